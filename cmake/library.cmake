@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library: its sources, the flags of each instruction set, and the targets made of them.
+
+set(sources
+  src/api.c
+  src/check.c
+  src/error.c
+  src/reference.c
+  src/state.c
+  src/tensor.c
+  src/cpu/finish.c
+  src/cpu/grad.c
+  src/cpu/isa.c
+  src/cpu/lane.c
+  src/cpu/outputs.c
+  src/cpu/peak.c
+  src/cpu/plan.c
+  src/cpu/run.c
+  src/cpu/sweep.c
+  src/cpu/team.c)
+
+# One template, compiled once per instruction set. Only these objects may hold instructions beyond the baseline, so
+# they are never part of link-time optimisation: it would inline them into code that runs on every processor.
+set(kernels src/cpu/kernels_baseline.c)
+if(STREAMKL_TARGET_X86_64)
+  list(APPEND kernels src/cpu/kernels_avx2.c src/cpu/kernels_avx512.c)
+  set(flags_avx2 -mavx2 -mfma -mf16c)
+  set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+elseif(STREAMKL_TARGET_AARCH64)
+  list(APPEND kernels src/cpu/kernels_neon.c)
+endif()
+foreach(kernel ${kernels})
+  string(REGEX REPLACE ".*kernels_(.*)\\.c" "\\1" isa ${kernel})
+  set_property(SOURCE ${kernel} APPEND PROPERTY COMPILE_OPTIONS
+    $<$<NOT:$<CONFIG:Debug>>:-O3> -fno-lto ${flags_${isa}})
+endforeach()
+
+add_library(streamkl_objects OBJECT ${sources} ${kernels})
+target_include_directories(streamkl_objects PRIVATE include)
+
+# Threads: team.c is the only file that knows of OpenMP, so no other object gets its flags.
+set(libraries m)
+if(STREAMKL_OPENMP)
+  find_package(OpenMP COMPONENTS C)
+endif()
+if(OpenMP_C_FOUND)
+  separate_arguments(openmp_flags UNIX_COMMAND "${OpenMP_C_FLAGS}")
+  set_property(SOURCE src/cpu/team.c APPEND PROPERTY COMPILE_OPTIONS ${openmp_flags})
+  # By path while building, by name for those who link an installed static library.
+  foreach(name ${OpenMP_C_LIB_NAMES})
+    list(APPEND libraries $<BUILD_INTERFACE:${OpenMP_${name}_LIBRARY}> $<INSTALL_INTERFACE:${name}>)
+  endforeach()
+else()
+  message(STATUS "OpenMP not used: streamkl will run on one thread")
+endif()
+if(STREAMKL_SANITIZE MATCHES thread)
+  # The thread sanitizer does not see libgomp's own synchronisation and reports races that are none.
+  set_property(SOURCE src/cpu/team.c APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=thread)
+endif()
+
+foreach(target streamkl streamkl_static)
+  if(target STREQUAL streamkl)
+    add_library(${target} SHARED $<TARGET_OBJECTS:streamkl_objects>)
+    target_link_libraries(${target} PRIVATE ${libraries})
+  else()
+    add_library(${target} STATIC $<TARGET_OBJECTS:streamkl_objects>)
+    target_link_libraries(${target} INTERFACE ${libraries})
+  endif()
+  add_library(streamkl::${target} ALIAS ${target})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+endforeach()
+set_target_properties(streamkl_static PROPERTIES OUTPUT_NAME streamkl)
+if(SKBUILD)
+  set_target_properties(streamkl PROPERTIES NO_SONAME ON)  # a wheel cannot hold symbolic links
+else()
+  set_target_properties(streamkl PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endif()

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The entry points: check, plan, run. No mathematics. */
+#include "cpu/run.h"
+#include "error.h"
+
+#define TEXT(x) TEXT_(x)
+#define TEXT_(x) #x
+
+const char *skl_version(void)
+{
+    return TEXT(SKL_VERSION_MAJOR) "." TEXT(SKL_VERSION_MINOR) "." TEXT(SKL_VERSION_PATCH);
+}
+
+static enum skl_status run_call(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
+                                const struct skl_outputs *out, struct skl_state *partial)
+{
+    struct skl_work work;
+    enum skl_status status = skl_check(call, p, saved, out, &work);
+    if (status)
+        return status;
+    struct skl_run run = {.work = &work, .partial = partial, .second_sweep_only = call == SKL_CALL_PARTIAL && saved};
+    status = skl_make_plan(call, &work, &run.plan);
+    return status ? status : skl_run(&run);
+}
+
+enum skl_status skl_value(const struct skl_problem *p, const struct skl_outputs *out)
+{
+    return run_call(SKL_CALL_VALUE, p, NULL, out, NULL);
+}
+
+enum skl_status skl_value_and_grad(const struct skl_problem *p, const struct skl_outputs *out)
+{
+    return run_call(SKL_CALL_VALUE_AND_GRAD, p, NULL, out, NULL);
+}
+
+enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved, const struct skl_outputs *out)
+{
+    if (!saved)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = NULL: a backward needs what skl_value wrote");
+    return run_call(SKL_CALL_BACKWARD, p, saved, out, NULL);
+}
+
+enum skl_status skl_partial(const struct skl_problem *p, const struct skl_outputs *saved, struct skl_state *state)
+{
+    if (!state)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use state = NULL: it must point to a state for each row");
+    if (saved && p && p->divergence != SKL_JSD)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = %p: only JSD has a second sweep", (const void *)saved);
+    return run_call(SKL_CALL_PARTIAL, p, saved, NULL, state);
+}
+
+enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
+                                   size_t *bytes)
+{
+    struct skl_work work;
+    struct skl_plan plan;
+    if (!bytes)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use bytes = NULL: it must point to where the answer goes");
+    if ((int)call < SKL_CALL_VALUE || call > SKL_CALL_PARTIAL)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use call = %d: it must be one of enum skl_call", (int)call);
+    enum skl_status status = skl_check(call, p, NULL, out, &work);
+    if (!status)
+        status = skl_make_plan(call, &work, &plan);
+    if (!status)
+        *bytes = plan.bytes;
+    return status;
+}
+
+enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out)
+{
+    struct skl_work w;
+    enum skl_status status = skl_check_finish(p, out, &w);
+    if (status)
+        return status;
+    if (!state && w.rows)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use state = NULL: it must point to %lld states", (long long)w.rows);
+    double value = 0;
+    int any = 0;
+    for (int64_t row = 0, at[3]; row < w.rows; row++) {
+        struct skl_row_state s = skl_private_state(&w, &state[row]);
+        struct skl_row_result r = skl_finish_row(&w, &s);
+        skl_row_index(&w, row, at);
+        double weight = w.weight.data ? (double)skl_row_get(&w.weight, at) : 1;
+        if (weight == 0)
+            r = (struct skl_row_result){0, {-INFINITY, -INFINITY}, {0, 0}};
+        any |= weight != 0;
+        value += weight * r.loss;
+        skl_put_row(&w, at, &r);
+    }
+    if (w.value)
+        *w.value = !w.mean ? value : any ? value / w.weight_sum : 0;
+    return SKL_OK;
+}

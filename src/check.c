@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The border: every rule about the arguments is checked here, once, before anything is written. */
+#include "cpu/kernels.h"
+#include "cpu/team.h"
+#include "error.h"
+#include "tensor.h"
+#include "work.h"
+
+#include <stdio.h>
+
+#define TRY(call)                      \
+    do {                               \
+        enum skl_status s_ = (call);   \
+        if (s_ != SKL_OK)              \
+            return s_;                 \
+    } while (0)
+
+#define LOG2E 1.4426950408889634
+
+static enum skl_status bad(const char *name, long long value, const char *rule)
+{
+    return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %lld: %s", name, value, rule);
+}
+
+static enum skl_status bad_real(const char *name, double value, const char *rule)
+{
+    return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %g: %s", name, value, rule);
+}
+
+/* ------------------------------------------------------------------------------------------- one number --- */
+
+static enum skl_status check_numbers(const struct skl_problem *p)
+{
+    if (p->use != SKL_ATTENTION && p->use != SKL_LINEAR)
+        return bad("use", p->use, "it must be SKL_ATTENTION or SKL_LINEAR");
+    if (p->divergence < SKL_FORWARD_KL || p->divergence > SKL_JSD)
+        return bad("divergence", p->divergence, "it must be SKL_FORWARD_KL, SKL_REVERSE_KL or SKL_JSD");
+    if (p->reduction != SKL_MEAN && p->reduction != SKL_SUM)
+        return bad("reduction", p->reduction, "it must be SKL_MEAN or SKL_SUM");
+    if (!(p->temperature > 0 && p->temperature < HUGE_VAL))
+        return bad_real("temperature", p->temperature, "it must be positive and finite");
+    if (p->divergence == SKL_JSD && !(p->beta > 0 && p->beta < 1))
+        return bad_real("beta", p->beta, "it must be strictly between 0 and 1 (the limits are not KL: use forward or reverse)");
+    if (p->window_left < -1)
+        return bad("window_left", p->window_left, "it must be -1 (no limit) or a number of columns");
+    if (p->window_right < -1)
+        return bad("window_right", p->window_right, "it must be -1 (no limit) or a number of columns");
+    if (p->use == SKL_LINEAR && p->causal)
+        return bad("causal", p->causal, "a vocabulary has no order: causal is for attention");
+    if (p->use == SKL_LINEAR && p->window_left != -1)
+        return bad("window_left", p->window_left, "a vocabulary has no order: windows are for attention");
+    if (p->use == SKL_LINEAR && p->window_right != -1)
+        return bad("window_right", p->window_right, "a vocabulary has no order: windows are for attention");
+    if (p->columns < 0)
+        return bad("columns", p->columns, "it must be 0 (all) or a number of columns");
+    if (p->threads < 0 || p->threads > SKL_THREADS_MAX)
+        return bad("threads", p->threads, "it must be from 0 (OpenMP's choice) to 4096");
+    if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)
+        return bad("isa", p->isa, "it must be one of enum skl_isa");
+    return SKL_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- sides --- */
+
+static struct skl_operand operand(const struct skl_tensor *t)
+{
+    struct skl_operand o = {t->data, t->dtype, {0, 0, 0}};
+    for (int i = 0; i < t->ndim - 1; i++) o.stride[3 - (t->ndim - 1) + i] = t->stride[i];
+    return o;
+}
+
+/* Rows tensors have the dimensions of a but its last; missing leading ones are of size 1. */
+static struct skl_rows rows_view(const struct skl_tensor *t)
+{
+    struct skl_rows r = {t->data, {0, 0, 0}};
+    for (int i = 0; t->data && i < t->ndim; i++) r.stride[3 - t->ndim + i] = t->stride[i];
+    return r;
+}
+
+static enum skl_status check_rows(const char *name, const struct skl_tensor *t, const struct skl_tensor *a, int dtype,
+                                  int output)
+{
+    struct skl_rule rule = {name, a->ndim - 1, 1 << dtype, a->shape, 0, output};
+    return t->data ? skl_check_tensor(t, &rule) : SKL_OK;
+}
+
+/* The names of one side's arguments, for the sentences. */
+struct side_names {
+    const char *a, *b, *bias, *scale, *softcap, *grad_a, *grad_b, *grad_bias, *lse, *kl;
+};
+static const struct side_names student_names = {"s.a",      "s.b",      "s.bias",   "s.scale",     "s.softcap",
+                                                "out.s.a",  "out.s.b",  "out.s.bias", "lse_s",     "kl_s"};
+static const struct side_names teacher_names = {"t.a",      "t.b",      "t.bias",   "t.scale",     "t.softcap",
+                                                "out.t.a",  "out.t.b",  "out.t.bias", "lse_t",     "kl_t"};
+
+static enum skl_status check_operands(const struct skl_problem *p, const struct skl_side *s, const struct side_names *names)
+{
+    int attention = p->use == SKL_ATTENTION;
+    const struct skl_tensor *a = &s->a, *b = &s->b;
+    struct skl_rule rule_a = {names->a, attention ? 4 : 0, SKL_FLOATS, NULL, 1, 0};
+    TRY(skl_check_tensor(a, &rule_a));
+    int64_t dim = a->shape[a->ndim - 1];
+    if (dim < 1)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[%d] = 0: vectors must have at least one entry", names->a,
+                        (int)a->ndim - 1);
+    int64_t keys[4] = {a->shape[0], -1, -1, dim}, head[2] = {-1, dim}, vocabulary[1] = {b->shape[0]};
+    struct skl_rule rule_b = {names->b, attention ? 4 : 2, SKL_FLOATS, attention ? keys : head, 1, 0};
+    TRY(skl_check_tensor(b, &rule_b));
+    if (attention && (b->shape[1] == 0 ? a->shape[1] != 0 : a->shape[1] % b->shape[1] != 0))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[1] = %lld heads: it must divide the %lld heads of %s", names->b,
+                        (long long)b->shape[1], (long long)a->shape[1], names->a);
+    if (s->bias.data) {
+        struct skl_rule rule = {names->bias, 1, SKL_FLOATS, vocabulary, 0, 0};
+        if (attention)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a column bias is for linear problems", names->bias,
+                            s->bias.data);
+        TRY(skl_check_tensor(&s->bias, &rule));
+    }
+    if (!(s->scale > -HUGE_VAL && s->scale < HUGE_VAL))
+        return bad_real(names->scale, s->scale, "it must be finite (0: the default)");
+    if (!(s->softcap >= 0 && s->softcap < HUGE_VAL))
+        return bad_real(names->softcap, s->softcap, "it must be 0 (none), or positive and finite");
+    return SKL_OK;
+}
+
+static enum skl_status check_grads(const struct skl_side *s, const struct skl_grads *g, const struct side_names *names)
+{
+    struct {
+        const char *name;
+        const struct skl_tensor *of, *grad;
+    } each[3] = {{names->grad_a, &s->a, &g->a}, {names->grad_b, &s->b, &g->b}, {names->grad_bias, &s->bias, &g->bias}};
+    for (int i = 0; i < 3; i++) {
+        if (!each[i].grad->data)
+            continue;
+        if (i == 2 && !each[i].of->data)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: there is no %s to be differentiated", each[i].name,
+                            each[i].grad->data, names->bias);
+        struct skl_rule rule = {each[i].name, each[i].of->ndim, 1 << SKL_F32 | 1 << each[i].of->dtype, each[i].of->shape,
+                                i < 2, 1};
+        TRY(skl_check_tensor(each[i].grad, &rule));
+    }
+    return SKL_OK;
+}
+
+static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
+{
+    int attention = p->use == SKL_ATTENTION;
+    w->a = operand(&s->a);
+    w->b = operand(&s->b);
+    w->bias = (struct skl_vector_view){s->bias.data, s->bias.dtype, s->bias.stride[0]};
+    w->dim = s->a.shape[s->a.ndim - 1];
+    w->b_batch = attention ? s->b.shape[0] : 1;
+    w->b_heads = attention ? s->b.shape[1] : 1;
+    w->b_rows = s->b.shape[s->b.ndim - 2];
+    w->share = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
+    double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
+    w->chain = scale / p->temperature;
+    w->cap = s->softcap * LOG2E / p->temperature;
+    w->logit_factor = s->softcap > 0 ? scale / s->softcap : w->chain * LOG2E;
+}
+
+static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)
+{
+    w->grad_a = operand(&g->a);
+    w->grad_b = operand(&g->b);
+    w->grad_bias = (struct skl_vector_view){g->bias.data, g->bias.dtype, g->bias.stride[0]};
+}
+
+/* ----------------------------------------------------------------------------------------------- problem --- */
+
+static enum skl_status check_columns(const struct skl_problem *p, struct skl_work *w)
+{
+    int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.b.shape[p->t.b.ndim - 2];
+    if (!p->columns && m_s != m_t)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use columns = 0 with s.b of %lld and t.b of %lld rows: say how many columns are valid",
+                        (long long)m_s, (long long)m_t);
+    if (p->columns > m_s || p->columns > m_t)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use columns = %lld: s.b has %lld rows and t.b %lld", (long long)p->columns,
+                        (long long)m_s, (long long)m_t);
+    w->columns = p->columns ? p->columns : m_s;
+    return SKL_OK;
+}
+
+static enum skl_status check_problem(const struct skl_problem *p, struct skl_work *w)
+{
+    if (!p)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
+    if (p->struct_size != sizeof *p)
+        return bad("problem.struct_size", (long long)p->struct_size, "it must be sizeof(struct skl_problem)");
+    TRY(check_numbers(p));
+    TRY(check_operands(p, &p->s, &student_names));
+    TRY(check_operands(p, &p->t, &teacher_names));
+    int lead = p->s.a.ndim - 1;
+    int64_t like_s[4] = {-1, -1, -1, -1};
+    for (int i = 0; i < lead; i++) like_s[i] = p->s.a.shape[i];
+    struct skl_rule same_rows = {"t.a", p->s.a.ndim, SKL_FLOATS, like_s, 1, 0};
+    TRY(skl_check_tensor(&p->t.a, &same_rows));
+    TRY(check_columns(p, w));
+    TRY(check_rows("begin", &p->begin, &p->s.a, SKL_I32, 0));
+    TRY(check_rows("end", &p->end, &p->s.a, SKL_I32, 0));
+    TRY(check_rows("weight", &p->weight, &p->s.a, SKL_F32, 0));
+    return SKL_OK;
+}
+
+static void fill_rows(const struct skl_problem *p, struct skl_work *w)
+{
+    int64_t size[3] = {1, 1, 1};
+    int lead = p->s.a.ndim - 1;
+    for (int i = 0; i < lead; i++) size[3 - lead + i] = p->s.a.shape[i];
+    w->attention = p->use == SKL_ATTENTION;
+    w->batch = size[0], w->heads = size[1], w->n = size[2];
+    w->rows = size[0] * size[1] * size[2];
+    w->begin = rows_view(&p->begin);
+    w->end = rows_view(&p->end);
+    w->weight = rows_view(&p->weight);
+    w->weight_sum = (double)w->rows;
+    if (w->weight.data) {
+        w->weight_sum = 0;
+        for (int64_t row = 0, at[3]; row < w->rows; row++) {
+            skl_row_index(w, row, at);
+            w->weight_sum += (double)skl_row_get(&w->weight, at);
+        }
+    }
+}
+
+static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work *w)
+{
+    fill_rows(p, w);
+    w->jsd = p->divergence == SKL_JSD;
+    w->mean = p->reduction == SKL_MEAN;
+    w->student = p->divergence == SKL_REVERSE_KL ? 0 : 1;
+    fill_side(p, &p->s, &w->side[w->student]);
+    fill_side(p, &p->t, &w->side[!w->student]);
+    w->side[0].beta = p->beta, w->side[1].beta = 1 - p->beta;
+    int64_t widest = w->n + w->columns; /* as good as no limit, and sums with it cannot overflow */
+    w->left = p->window_left < widest ? p->window_left : widest;
+    w->right = p->causal ? 0 : p->window_right < widest ? p->window_right : widest;
+    w->threads = p->threads ? p->threads : skl_max_threads();
+    w->limit_is_default = p->workspace_limit == 0;
+    w->limit = p->workspace_limit ? p->workspace_limit : (size_t)256 << 20;
+    w->progress = p->progress;
+    w->progress_data = p->progress_data;
+    w->kernels = skl_kernels_for((enum skl_isa)p->isa);
+    if (!w->kernels)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it",
+                        (int)p->isa, skl_isa_name((enum skl_isa)p->isa));
+    return SKL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- outputs --- */
+
+/* Every tensor of a call by name, to find outputs that share memory with anything. */
+struct named {
+    const char *name;
+    const struct skl_tensor *tensor;
+};
+
+static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
+                                     const struct skl_outputs *o)
+{
+    struct named outputs[] = {{"out.loss", &o->loss},     {"out.lse_s", &o->lse_s}, {"out.lse_t", &o->lse_t},
+                              {"out.kl_s", &o->kl_s},     {"out.kl_t", &o->kl_t},   {"out.s.a", &o->s.a},
+                              {"out.s.b", &o->s.b},       {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
+                              {"out.t.b", &o->t.b},       {"out.t.bias", &o->t.bias}};
+    struct named inputs[] = {{"s.a", &p->s.a},       {"s.b", &p->s.b},     {"s.bias", &p->s.bias}, {"t.a", &p->t.a},
+                             {"t.b", &p->t.b},       {"t.bias", &p->t.bias}, {"begin", &p->begin}, {"end", &p->end},
+                             {"weight", &p->weight}, {"saved.loss", saved ? &saved->loss : NULL},
+                             {"saved.lse_s", saved ? &saved->lse_s : NULL}, {"saved.lse_t", saved ? &saved->lse_t : NULL},
+                             {"saved.kl_s", saved ? &saved->kl_s : NULL}, {"saved.kl_t", saved ? &saved->kl_t : NULL}};
+    int n_out = sizeof outputs / sizeof *outputs, n_in = sizeof inputs / sizeof *inputs;
+    for (int i = 0; i < n_out; i++) {
+        for (int j = 0; j < i + n_in; j++) {
+            const struct named *x = &outputs[i], *y = j < i ? &outputs[j] : &inputs[j - i];
+            if (y->tensor && !skl_disjoint(x->tensor, y->tensor))
+                return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: it shares memory with %s", x->name,
+                                x->tensor->data, y->name);
+        }
+    }
+    return SKL_OK;
+}
+
+static enum skl_status check_row_outputs(const char *prefix, const struct skl_problem *p, const struct skl_outputs *o,
+                                         int output)
+{
+    struct named each[] = {{"loss", &o->loss}, {"lse_s", &o->lse_s}, {"lse_t", &o->lse_t}, {"kl_s", &o->kl_s},
+                           {"kl_t", &o->kl_t}};
+    for (int i = 0; i < 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s.%s", prefix, each[i].name);
+        if (i >= 3 && each[i].tensor->data && p->divergence != SKL_JSD)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: only JSD has it", name, each[i].tensor->data);
+        TRY(check_rows(name, each[i].tensor, &p->s.a, SKL_F32, output));
+    }
+    return SKL_OK;
+}
+
+static enum skl_status check_outputs(const char *name, const struct skl_outputs *o)
+{
+    char field[40];
+    if (!o)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = NULL: make one with skl_no_outputs()", name);
+    snprintf(field, sizeof field, "%s.struct_size", name);
+    if (o->struct_size != sizeof *o)
+        return bad(field, (long long)o->struct_size, "it must be sizeof(struct skl_outputs)");
+    return SKL_OK;
+}
+
+static void fill_row_outputs(const struct skl_outputs *o, struct skl_work *w)
+{
+    w->loss = rows_view(&o->loss);
+    w->side[w->student].lse = rows_view(&o->lse_s);
+    w->side[!w->student].lse = rows_view(&o->lse_t);
+    w->side[w->student].kl = rows_view(&o->kl_s);
+    w->side[!w->student].kl = rows_view(&o->kl_t);
+}
+
+static int any_grad(const struct skl_grads *g)
+{
+    return g->a.data || g->b.data || g->bias.data;
+}
+
+/* What a backward must find in 'saved', given whose gradient is wanted. */
+static enum skl_status check_saved(const struct skl_problem *p, const struct skl_outputs *saved, int grads, int student)
+{
+    struct {
+        const char *name;
+        const struct skl_tensor *tensor;
+        int needed;
+    } each[] = {{"saved.lse_s", &saved->lse_s, 1},
+                {"saved.lse_t", &saved->lse_t, 1},
+                {"saved.loss", &saved->loss, p->divergence != SKL_JSD && (grads & 1)},
+                {"saved.kl_s", &saved->kl_s, p->divergence == SKL_JSD && (grads & 1 << student)},
+                {"saved.kl_t", &saved->kl_t, p->divergence == SKL_JSD && (grads & 1 << !student)}};
+    for (int i = 0; i < 5; i++)
+        if (each[i].needed && !each[i].tensor->data)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = NULL: this backward needs what skl_value wrote there",
+                            each[i].name);
+    return SKL_OK;
+}
+
+static enum skl_status check_backward_outputs(const struct skl_outputs *o)
+{
+    const struct skl_tensor *rows[] = {&o->loss, &o->lse_s, &o->lse_t, &o->kl_s, &o->kl_t};
+    static const char *const names[] = {"out.loss", "out.lse_s", "out.lse_t", "out.kl_s", "out.kl_t"};
+    for (int i = 0; i < 5; i++)
+        if (rows[i]->data)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a backward writes gradients only", names[i],
+                            rows[i]->data);
+    if (o->value)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.value = %p: a backward writes gradients only", (void *)o->value);
+    return SKL_OK;
+}
+
+static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out)
+{
+    if (call == SKL_CALL_VALUE && (any_grad(&out->s) || any_grad(&out->t)))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in skl_value: call skl_value_and_grad",
+                        any_grad(&out->s) ? "s" : "t");
+    TRY(check_grads(&p->s, &out->s, &student_names));
+    return check_grads(&p->t, &out->t, &teacher_names);
+}
+
+enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
+                          const struct skl_outputs *out, struct skl_work *w)
+{
+    *w = (struct skl_work){0};
+    TRY(check_problem(p, w));
+    TRY(fill_problem(p, w));
+    if (call != SKL_CALL_PARTIAL) {
+        TRY(check_outputs("out", out));
+        TRY(check_row_outputs("out", p, out, 1));
+        TRY(check_grad_outputs(call, p, out));
+        TRY(check_overlap(p, saved, out));
+        w->value = out->value;
+        w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
+        fill_grads(&out->s, &w->side[w->student]);
+        fill_grads(&out->t, &w->side[!w->student]);
+        fill_row_outputs(out, w);
+    }
+    if (saved) {
+        TRY(check_outputs("saved", saved));
+        TRY(check_row_outputs("saved", p, saved, 0));
+        TRY(check_saved(p, saved, w->grads, w->student));
+        fill_row_outputs(saved, w);
+    }
+    if (call == SKL_CALL_BACKWARD)
+        TRY(check_backward_outputs(out));
+    return SKL_OK;
+}
+
+enum skl_status skl_check_finish(const struct skl_problem *p, const struct skl_outputs *out, struct skl_work *w)
+{
+    return skl_check(SKL_CALL_VALUE, p, NULL, out, w);
+}
+
+/* ------------------------------------------------------------------------------------------------- rows --- */
+
+void skl_row_range(const struct skl_work *w, const int64_t at[3], int64_t *lo, int64_t *hi)
+{
+    int64_t diagonal = at[2] + w->columns - w->n;
+    *lo = 0, *hi = w->columns;
+    if (w->left >= 0 && diagonal - w->left > *lo)
+        *lo = diagonal - w->left;
+    if (w->right >= 0 && diagonal + w->right + 1 < *hi)
+        *hi = diagonal + w->right + 1;
+    if (w->begin.data && *(const int32_t *)skl_row_at(&w->begin, at) > *lo)
+        *lo = *(const int32_t *)skl_row_at(&w->begin, at);
+    if (w->end.data && *(const int32_t *)skl_row_at(&w->end, at) < *hi)
+        *hi = *(const int32_t *)skl_row_at(&w->end, at);
+}
+
+double skl_row_weight(const struct skl_work *w, const int64_t at[3])
+{
+    int64_t lo, hi;
+    skl_row_range(w, at, &lo, &hi);
+    if (lo >= hi)
+        return 0;
+    return w->weight.data ? (double)skl_row_get(&w->weight, at) : 1;
+}

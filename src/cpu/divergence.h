@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The divergences on tiles of logits y = z log2 e, rows in the lanes, columns j = 0..n-1 down the tile.
+ *
+ *     push    y -> state      m = max y,  l += 2^{y - m},  acc += 2^{y_P - m_P} (y_P - y_Q)            one pass
+ *     dz      y -> dz         from the complete row's LSEs and constants                               one pass
+ *
+ * Bytes: push reads 8 per (row, column), twice while they are in L1; dz reads 8 and writes 4. A tile's sums are f32
+ * chains of at most SKL_BK terms, then added to doubles: relative error below SKL_BK 2^-24 / 2 per tile, not growing
+ * with the number of tiles.
+ */
+#define LN2 0.693147180559945f
+
+/* ------------------------------------------------------------------------------------------------ push --- */
+
+/* The exponent to subtract: a row that has seen only -inf must not make -inf - -inf. */
+static inline vf finite_max(vf m)
+{
+    return vselect_lt(m, vset(-FLT_MAX), vset(0.0f), m);
+}
+
+/* Raises lane group v's running maximum over a tile and rescales what was summed under the old one. */
+static inline vf raise_max(int n, const float *y, int v, float *m, double *l, double *acc)
+{
+    vf old = vload(m + v * VL), now = old;
+    for (int j = 0; j < n; j++) now = vmax(vload(y + j * NR + v * VL), now);
+    vf ref = finite_max(now);
+    if (vany_gt(now, old)) {
+        float factor[VL];
+        vstore(m + v * VL, now);
+        vstore(factor, vexp2(old - ref));
+        for (int i = 0; i < VL; i++) {
+            l[v * VL + i] *= factor[i];
+            if (acc && !isinf(acc[v * VL + i])) /* +inf is the mathematics; inf * 0 would be NaN */
+                acc[v * VL + i] *= factor[i];
+        }
+    }
+    return ref;
+}
+
+static inline void add_lanes(double *sum, vf x)
+{
+    float lanes[VL];
+    vstore(lanes, x);
+    for (int i = 0; i < VL; i++) sum[i] += (double)lanes[i];
+}
+
+static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *y_p, float *y_q, enum skl_keep keep,
+                                                                  struct skl_panel_state *s)
+{
+    for (int v = 0; v < NV; v++) {
+        vf m_p = raise_max(n, y_p, v, s->m[0], s->l[0], s->acc[0]);
+        vf m_q = raise_max(n, y_q, v, s->m[1], s->l[1], NULL);
+        vf l_p = vset(0.0f), l_q = l_p, acc = l_p;
+        for (int j = 0; j < n; j++) {
+            float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
+            vf p = vload(at_p), q = vload(at_q), x = p - m_p;
+            vf e_p = vexp2(x), e_q = vexp2(q - m_q);
+            vf d = vkeep_nlt(x, vset(EXP2_MIN), p - q); /* 0 inf = 0 here: no mass, no contribution */
+            l_p += e_p;
+            l_q += e_q;
+            acc = vfma(e_p, d, acc);
+            if (keep == SKL_KEEP_EXP_Q || keep == SKL_KEEP_EXP_P)
+                vstore(at_p, e_p), vstore(at_q, keep == SKL_KEEP_EXP_Q ? e_q : d);
+        }
+        add_lanes(s->l[0] + v * VL, l_p);
+        add_lanes(s->l[1] + v * VL, l_q);
+        add_lanes(s->acc[0] + v * VL, acc);
+    }
+}
+
+static void push_kl(int n, float *y_p, float *y_q, enum skl_keep keep, struct skl_panel_state *s)
+{
+    if (keep == SKL_KEEP_EXP_Q)
+        push_kl_keeping(n, y_p, y_q, SKL_KEEP_EXP_Q, s);
+    else if (keep == SKL_KEEP_EXP_P)
+        push_kl_keeping(n, y_p, y_q, SKL_KEEP_EXP_P, s);
+    else
+        push_kl_keeping(n, y_p, y_q, SKL_KEEP_NOTHING, s);
+}
+
+/* JSD, first sweep: the log-sum-exps alone. */
+static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel_state *s)
+{
+    for (int side = 0; side < 2; side++) {
+        const float *y = side ? y_q : y_p;
+        for (int v = 0; v < NV; v++) {
+            vf m = raise_max(n, y, v, s->m[side], s->l[side], NULL), l = vset(0.0f);
+            for (int j = 0; j < n; j++) l += vexp2(vload(y + j * NR + v * VL) - m);
+            add_lanes(s->l[side] + v * VL, l);
+        }
+    }
+}
+
+/* One column of the mixture m = beta_P p + beta_Q q. With d = log q - log p and u = e^{-|d|} - 1,
+ *     d <= 0:  log(m/p) = log1p(beta_Q u),  log(m/q) = log(m/p) - d;      d > 0: names exchanged.
+ * Both logarithms are exactly 0 where p = q, and finite always: the smaller probability is then 0, not the product. */
+struct mixture {
+    vf p, q, log_m_p, log_m_q;
+};
+
+static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors *f, int v)
+{
+    vf d = (y_q - y_p) - vload(f->gap + v * VL), zero = vset(0.0f);
+    vf x_p = y_p - vload(f->m[0] + v * VL), x_q = y_q - vload(f->m[1] + v * VL);
+    vf x = vselect_lt(zero, d, x_q, x_p);
+    vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
+    vf a = vmax(zero - vabs(d), vset(EXP2_MIN));
+    vf u = vexp2m1(a), near = vlog1p(u * vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1])));
+    vf far = vfma(a, vset(-LN2), near); /* log of the mixture over the smaller of the two */
+    vf large = vexp2(x) * prob, small = vfma(large, u, large);
+    return (struct mixture){vselect_lt(zero, d, small, large), vselect_lt(zero, d, large, small),
+                            vselect_lt(zero, d, far, near), vselect_lt(zero, d, near, far)};
+}
+
+/* JSD, second sweep: acc_P += p log(p/m), acc_Q += q log(q/m). */
+static void push_jsd(int n, const float *y_p, const float *y_q, const struct skl_panel_factors *f,
+                     struct skl_panel_state *s)
+{
+    for (int v = 0; v < NV; v++) {
+        vf acc_p = vset(0.0f), acc_q = acc_p;
+        for (int j = 0; j < n; j++) {
+            struct mixture c = mix(vload(y_p + j * NR + v * VL), vload(y_q + j * NR + v * VL), f, v);
+            acc_p -= c.p * c.log_m_p;
+            acc_q -= c.q * c.log_m_q;
+        }
+        add_lanes(s->acc[0] + v * VL, acc_p);
+        add_lanes(s->acc[1] + v * VL, acc_q);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------- dz --- */
+
+/* KL(P || Q):  dz_Q = g (q - p),   dz_P = g p (log p - log q - KL) = g p ((y_P - y_Q) ln 2 - c),  c = KL + LSE_P - LSE_Q.
+ * The products are rounded apart (no FMA) so that equal sides give exactly 0. */
+static void dz_kept(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f)
+{
+    for (int v = 0; v < NV; v++) {
+        vf prob_p = vload(f->prob[0] + v * VL), prob_q = vload(f->prob[1] + v * VL);
+        if (kept == SKL_KEEP_EXP_Q) {
+            vf g = vload(f->g[1] + v * VL), f_p = prob_p * g, f_q = prob_q * g;
+            for (int j = 0; j < n; j++) {
+                float *at = y_q + j * NR + v * VL;
+                vf gq = vload(at) * f_q, gp = vload(y_p + j * NR + v * VL) * f_p;
+                vstore(at, gq - gp);
+            }
+        } else {
+            vf f_p = prob_p * vload(f->g[0] + v * VL), c = vload(f->c[0] + v * VL);
+            for (int j = 0; j < n; j++) {
+                float *at = y_p + j * NR + v * VL;
+                vf bracket = vload(y_q + j * NR + v * VL) * vset(LN2) - c;
+                vstore(at, vload(at) * f_p * bracket);
+            }
+        }
+    }
+}
+
+static void dz_kl(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f)
+{
+    for (int v = 0; v < NV; v++) {
+        vf m_p = vload(f->m[0] + v * VL), m_q = vload(f->m[1] + v * VL), c = vload(f->c[0] + v * VL);
+        vf g_p = vload(f->g[0] + v * VL), g_q = vload(f->g[1] + v * VL);
+        vf prob_p = vload(f->prob[0] + v * VL), prob_q = vload(f->prob[1] + v * VL);
+        for (int j = 0; j < n; j++) {
+            float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
+            vf l_p = vload(at_p), l_q = vload(at_q), x = l_p - m_p, e_p = vexp2(x);
+            if (want & 2) {
+                vf gq = vexp2(l_q - m_q) * (prob_q * g_q), gp = e_p * (prob_p * g_q);
+                vstore(at_q, gq - gp);
+            }
+            if (want & 1) {
+                vf d = vkeep_nlt(x, vset(EXP2_MIN), l_p - l_q);
+                vstore(at_p, e_p * (prob_p * g_p) * (d * vset(LN2) - c));
+            }
+        }
+    }
+}
+
+/* JSD:  dz_Q = g beta_Q q (log(q/m) - KL(q || m)),  dz_P the same with P. */
+static void dz_jsd(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f)
+{
+    for (int v = 0; v < NV; v++) {
+        vf g_p = vload(f->g[0] + v * VL), g_q = vload(f->g[1] + v * VL);
+        vf c_p = vload(f->c[0] + v * VL), c_q = vload(f->c[1] + v * VL);
+        for (int j = 0; j < n; j++) {
+            float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
+            struct mixture c = mix(vload(at_p), vload(at_q), f, v);
+            if (want & 1)
+                vstore(at_p, g_p * c.p * (vset(0.0f) - (c.log_m_p + c_p)));
+            if (want & 2)
+                vstore(at_q, g_q * c.q * (vset(0.0f) - (c.log_m_q + c_q)));
+        }
+    }
+}
+
+/* Gradient of the column bias. */
+static void add_rows(int n, const float *dz, float *sum)
+{
+    for (int j = 0; j < n; j++) {
+        vf x = vload(dz + j * NR);
+        for (int v = 1; v < NV; v++) x += vload(dz + j * NR + v * VL);
+        float lanes[VL], total = 0;
+        vstore(lanes, x);
+        for (int i = 0; i < VL; i++) total += lanes[i];
+        sum[j] += total;
+    }
+}
+
+/* --------------------------------------------------------------------------------------- shaping logits --- */
+
+static void softcap(int n, float *y, float cap)
+{
+    for (int i = 0; i < n * NR; i += VL) vstore(y + i, vtanh(vload(y + i)) * vset(cap));
+}
+
+static void softcap_back(int n, const float *y, float cap, float *dz)
+{
+    for (int i = 0; i < n * NR; i += VL) {
+        vf t = vload(y + i) * vset(1 / cap);
+        t = vmax(t, vset(-1.0f)); /* a masked -inf; its dz is 0 */
+        vstore(dz + i, vload(dz + i) * (vset(1.0f) - t * t));
+    }
+}
+
+static void mask(int n, const int *lo, const int *hi, float *y)
+{
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < NR; i++)
+            if (j < lo[i] || j >= hi[i])
+                y[j * NR + i] = -INFINITY;
+}
+
+static void exp2_panel(const float *x, float *y)
+{
+    for (int v = 0; v < NV; v++) vstore(y + v * VL, vexp2(vload(x + v * VL)));
+}

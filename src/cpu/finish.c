@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The states of all chunks into a row's results, and results into the factors that turn logits into dz. */
+#include "run.h"
+
+#include <math.h>
+
+#define LOG2E 1.4426950408889634
+#define LN2 0.6931471805599453
+
+static struct skl_row_state merged_row(const struct skl_run *run, const struct skl_lane *lane, int panel, int i)
+{
+    struct skl_row_state row = skl_empty_row;
+    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+        const struct skl_panel_state *s = &lane->states[chunk * run->plan.panels + panel];
+        struct skl_row_state part;
+        for (int side = 0; side < 2; side++) {
+            double unit = run->work->jsd ? 1 : LN2; /* acc of JSD is a sum of natural logarithms already */
+            part.side[side] = (struct skl_side_state){LN2 * (double)s->m[side][i], s->l[side][i], unit * s->acc[side][i]};
+        }
+        skl_merge_row(&row, &part);
+    }
+    return row;
+}
+
+/* The numbers that turn this row's logits into dz. A side without mass has no gradient. */
+static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r, double g)
+{
+    const struct skl_work *w = run->work;
+    int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
+    double lse[2];
+    for (int side = 0; side < 2; side++) {
+        lse[side] = massless ? 0 : r->lse[side] * LOG2E;
+        f->m[side][i] = (float)lse[side];
+        f->prob[side][i] = massless ? 0 : (float)exp2((double)f->m[side][i] - lse[side]);
+        f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * (w->jsd ? w->side[side].beta : 1));
+        f->c[side][i] = massless ? 0 : (float)(w->jsd ? r->kl[side] : r->loss + (r->lse[0] - r->lse[1]));
+        f->beta[side] = (float)w->side[side].beta;
+    }
+    f->gap[i] = (float)(lse[1] - lse[0]);
+}
+
+static void set_row(const struct skl_run *run, struct skl_lane *lane, int panel, int i, const struct skl_row_result *r)
+{
+    const struct skl_work *w = run->work;
+    int at = panel * w->kernels->nr + i;
+    lane->result[at] = *r;
+    double g = at < lane->n ? lane->weight[at] / (w->mean ? w->weight_sum : 1) : 0;
+    set_factors(run, &lane->factors[panel], i, r, g);
+}
+
+static void put_rows(const struct skl_run *run, struct skl_lane *lane, int panel)
+{
+    int nr = run->work->kernels->nr;
+    for (int i = panel * nr; i < lane->n && i < (panel + 1) * nr; i++) {
+        int64_t at[3];
+        skl_row_index(run->work, lane->row[i], at);
+        skl_put_row(run->work, at, &lane->result[i]);
+    }
+}
+
+void skl_finish_panel(const struct skl_run *run, struct skl_lane *lane, int panel)
+{
+    for (int i = 0; i < run->work->kernels->nr; i++) {
+        struct skl_row_state s = merged_row(run, lane, panel, i);
+        struct skl_row_result r = skl_finish_row(run->work, &s);
+        set_row(run, lane, panel, i, &r);
+    }
+    if (!run->work->jsd)
+        put_rows(run, lane, panel);
+}
+
+/* After JSD's second sweep: the LSEs are known, the states hold the two halves of the divergence. */
+void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int panel)
+{
+    const struct skl_work *w = run->work;
+    for (int i = 0; i < w->kernels->nr; i++) {
+        struct skl_row_state s = merged_row(run, lane, panel, i);
+        struct skl_row_result r = lane->result[panel * w->kernels->nr + i];
+        for (int side = 0; side < 2; side++)
+            r.kl[side] = isnan(r.lse[0] + r.lse[1]) ? NAN : s.side[side].acc;
+        r.loss = w->side[0].beta * r.kl[0] + w->side[1].beta * r.kl[1];
+        set_row(run, lane, panel, i, &r);
+    }
+    put_rows(run, lane, panel);
+}
+
+/* Backward, or JSD's second sweep over a slice: what an earlier call wrote. */
+void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel)
+{
+    const struct skl_work *w = run->work;
+    for (int i = 0; i < w->kernels->nr; i++) {
+        int64_t at[3], row = panel * w->kernels->nr + i;
+        struct skl_row_result r = {0};
+        if (row < lane->n) {
+            skl_row_index(w, lane->row[row], at);
+            r.loss = w->loss.data ? (double)skl_row_get(&w->loss, at) : 0;
+            for (int side = 0; side < 2; side++) {
+                r.lse[side] = (double)skl_row_get(&w->side[side].lse, at);
+                r.kl[side] = w->side[side].kl.data ? (double)skl_row_get(&w->side[side].kl, at) : 0;
+            }
+        }
+        set_row(run, lane, panel, i, &r);
+    }
+}
+
+void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int panel)
+{
+    int nr = run->work->kernels->nr;
+    for (int i = 0; i < nr && panel * nr + i < lane->n; i++) {
+        struct skl_row_state s = merged_row(run, lane, panel, i);
+        run->partial[lane->row[panel * nr + i]] = skl_public_state(run->work, &s);
+    }
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One micro-kernel, three products. It keeps MR x NR numbers of C in registers and adds K outer products to them:
+ *
+ *     C[i][0..NR-1] += A[i ars + k aks] B[k][0..NR-1],      i < MR, k < K
+ *
+ *     logits         C = y [columns][rows]    A = b, column tile     B = a^T, rows panel     K = dim
+ *     grad_rows      C = da^T [dim][rows]     A = b, same tile       B = dz, logit tile      K = columns
+ *     grad_columns   C = db [columns][dim]    A = dz, logit tiles    B = a, rows as they are K = rows
+ *
+ * The strides ars, aks of A are compile-time constants (nothing is transposed or repacked between the products), B is
+ * always contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of FMAs in f32:
+ * relative error about sqrt(K) 2^-24 of the sum of absolute terms.
+ */
+enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in a tile's columns */ };
+
+#define UNROLLED _Pragma("GCC unroll 16")
+
+static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int ars, int aks, const float *B,
+                                                               vf c[MR][NV])
+{
+    _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
+    {
+        vf b[NV];
+        UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + k * NR + v * VL);
+        UNROLLED for (int i = 0; i < MR; i++)
+        {
+            vf a = vset(A[i * ars + k * aks]);
+            UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(a, b[v], c[i][v]);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void load_c(vf c[MR][NV], const float *C, int64_t ldc)
+{
+    UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = C ? vload(C + i * ldc + v * VL) : vset(0.0f);
+}
+
+static inline __attribute__((always_inline)) void store_c(vf c[MR][NV], float *C, int64_t ldc)
+{
+    UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, c[i][v]);
+}
+
+static void logits(int n, int k, const float *columns, const float *rows, int add, float *y)
+{
+    for (int j = 0; j < n; j += MR) {
+        vf c[MR][NV];
+        load_c(c, add ? y + j * NR : NULL, NR);
+        micro_kernel(k, columns + j * SKL_LDK, SKL_LDK, 1, rows, c);
+        store_c(c, y + j * NR, NR);
+    }
+}
+
+static void grad_rows(int n, int d, const float *columns, const float *dz, float *da)
+{
+    for (int i = 0; i < d; i += MR) {
+        vf c[MR][NV];
+        load_c(c, da + i * NR, NR);
+        micro_kernel(n, columns + i, 1, SKL_LDK, dz, c);
+        store_c(c, da + i * NR, NR);
+    }
+}
+
+/* A strip of MR columns is seen by the panels first..last-1 only; d <= NR entries of dim. */
+static void grad_columns(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
+                         const float *rows, int d, float *db, int64_t stride)
+{
+    for (int j = 0; j < n; j += MR) {
+        int strip = j / MR, whole = d == NR && j + MR <= n;
+        if (first[strip] >= last[strip])
+            continue;
+        vf c[MR][NV];
+        load_c(c, whole ? db + j * stride : NULL, stride);
+        for (int panel = first[strip]; panel < last[strip]; panel++)
+            micro_kernel(NR, dz + panel * panel_stride + j * NR, NR, 1, rows + (int64_t)panel * NR * NR, c);
+        if (whole) {
+            store_c(c, db + j * stride, stride);
+        } else {
+            float edge[MR * NR];
+            store_c(c, edge, NR);
+            for (int i = 0; i < MR && j + i < n; i++)
+                for (int k = 0; k < d; k++) db[(j + i) * stride + k] += edge[i * NR + k];
+        }
+    }
+}
+
+static double fma_burst(long steps, float *sink)
+{
+    vf c[MR][NV];
+    vf a = vset(1.0f - 0x1p-20f), b = vset(0x1p-20f);
+    UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset((float)(i + v));
+    for (long k = 0; k < steps; k++) {
+        UNROLLED for (int i = 0; i < MR; i++)
+            UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(c[i][v], a, b);
+    }
+    UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int v = 0; v < NV; v++) c[0][0] = c[0][0] + c[i][v];
+    float lanes[VL];
+    vstore(lanes, c[0][0]);
+    *sink = lanes[0];
+    return 2.0 * MR * NR * (double)steps;
+}

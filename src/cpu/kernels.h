@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the lanes, so
+ * that a row's maximum, sums and gradient never need a horizontal step.
+ *
+ *     rows panel     [dim][nr]          the rows' operand a, transposed, times scale and log2 e
+ *     column tile    [SKL_BK][SKL_LDK]  the columns' operand b in f32, kc of its dim entries
+ *     logit tile     [SKL_BK][nr]       y = z log2 e; later e = 2^{y - m}, later dz
+ *
+ * Sides are numbered 0 = P, the distribution before the bars of KL(P || Q), and 1 = Q.
+ */
+#ifndef SKL_CPU_KERNELS_H
+#define SKL_CPU_KERNELS_H
+
+#include "streamkl/streamkl.h"
+
+enum {
+    SKL_BK = 96,      /* columns in a tile: a multiple of every mr (4, 6, 8); two logit tiles of a panel fit in L1 */
+    SKL_LDK = 256,    /* distance between columns in a packed tile, a constant so that the micro-kernel's addresses are */
+    SKL_NR_MAX = 32,  /* rows in the widest panel */
+    SKL_ALIGN = 64    /* of every buffer */
+};
+
+/* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_state. */
+struct skl_panel_state {
+    float m[2][SKL_NR_MAX];
+    double l[2][SKL_NR_MAX];
+    double acc[2][SKL_NR_MAX];
+};
+
+/* Per row numbers with which a tile of logits (or of exponentials) becomes a tile of dz; docs/math.md, section dz. */
+struct skl_panel_factors {
+    float m[2][SKL_NR_MAX];     /* exponentials are taken as e = 2^{y - m} */
+    float prob[2][SKL_NR_MAX];  /* e prob = the probability */
+    float g[2][SKL_NR_MAX];     /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
+    float c[2][SKL_NR_MAX];     /* the expectation that the gradient subtracts */
+    float gap[SKL_NR_MAX];      /* LSE_Q - LSE_P, base 2 */
+    float beta[2];              /* JSD: weight of each side in the mixture */
+};
+
+/* What push_kl leaves in the two logit tiles. */
+enum skl_keep {
+    SKL_KEEP_NOTHING,  /* value only */
+    SKL_KEEP_LOGITS,   /* y_P, y_Q */
+    SKL_KEEP_EXP_Q,    /* e_P, e_Q: all that the gradient of Q needs */
+    SKL_KEEP_EXP_P     /* e_P, y_P - y_Q: all that the gradient of P needs */
+};
+
+struct skl_kernels {
+    enum skl_isa isa;
+    int mr, nr, kc;
+
+    /* Moving operands in and gradients out. Strides in elements; dtypes as in enum skl_dtype. */
+    void (*pack_columns)(int n, int k, const void *b, int dtype, int64_t stride, float *tile);
+    void (*convert)(int64_t n, const void *x, int dtype, float *y);       /* y = (f32) x */
+    void (*convert_back)(int64_t n, const float *x, int dtype, void *y);  /* y = (dtype) x */
+
+    /* The products; n columns, k or d entries of dim. */
+    void (*logits)(int n, int k, const float *columns, const float *rows, int add, float *y);    /* y (+)= b a^T */
+    void (*grad_rows)(int n, int d, const float *columns, const float *dz, float *da);           /* da^T += b^T dz */
+    void (*grad_columns)(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
+                         const float *rows, int d, float *db, int64_t stride);                   /* db += dz^T a */
+
+    /* Shaping logits. */
+    void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */
+    void (*softcap_back)(int n, const float *y, float cap, float *dz);   /* dz *= 1 - (y / cap)^2 */
+    void (*mask)(int n, const int *lo, const int *hi, float *y);  /* -inf where not lo <= j < hi */
+
+    /* Divergences. */
+    void (*push_kl)(int n, float *y_p, float *y_q, enum skl_keep keep, struct skl_panel_state *state);
+    void (*push_lse)(int n, const float *y_p, const float *y_q, struct skl_panel_state *state);
+    void (*push_jsd)(int n, const float *y_p, const float *y_q, const struct skl_panel_factors *f,
+                     struct skl_panel_state *state);
+    /* dz over y. want has bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. */
+    void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
+    void (*dz_kl)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
+    void (*dz_jsd)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
+    void (*add_rows)(int n, const float *dz, float *sum);         /* sum[j] += sum over rows of dz[j] */
+
+    /* exp2 of nr numbers <= 0, for the factors. */
+    void (*exp2)(const float *x, float *y);
+    /* 'steps' times as many FMAs as hide the latency; returns the floating-point operations done. For measuring the peak. */
+    double (*fma_burst)(long steps, float *sink);
+};
+
+extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx512, skl_kernels_neon;
+
+/* The kernels for p.isa; NULL when this build or CPU lacks them. */
+const struct skl_kernels *skl_kernels_for(enum skl_isa isa);
+
+#endif

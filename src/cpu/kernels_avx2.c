@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels_common.h"
+
+#include "vec_avx2.h"
+#define KERNELS skl_kernels_avx2
+#define KERNELS_ISA SKL_ISA_AVX2
+#include "kernels_template.h"

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "peak.h"
+
+#include "kernels.h"
+#include "team.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Each thread counts what it did in the time that all of them shared. */
+struct burst {
+    struct skl_team team;
+    const struct skl_kernels *kernels;
+    const char *buffer;
+    size_t bytes;
+    double seconds;
+    double best[SKL_THREADS_MAX]; /* per second */
+};
+
+static void fma_thread(void *data, int rank)
+{
+    struct burst *b = data;
+    float sink;
+    skl_team_barrier(&b->team);
+    for (double start = now(); now() - start < b->seconds;) {
+        double t = now(), done = b->kernels->fma_burst(200000, &sink);
+        t = done / (now() - t);
+        b->best[rank] = t > b->best[rank] ? t : b->best[rank];
+    }
+}
+
+static void read_thread(void *data, int rank)
+{
+    struct burst *b = data;
+    size_t share = b->bytes / (size_t)b->team.size / 64 * 64;
+    const char *mine = b->buffer + share * (size_t)rank;
+    skl_team_barrier(&b->team);
+    for (double start = now(); now() - start < b->seconds;) {
+        unsigned long long sum[8] = {0};
+        double t = now();
+        for (size_t i = 0; i < share; i += 64)
+            for (int j = 0; j < 8; j++) {
+                unsigned long long x;
+                memcpy(&x, mine + i + 8 * j, 8);
+                sum[j] += x;
+            }
+        __asm__ volatile("" : : "r"(sum) : "memory");
+        t = (double)share / (now() - t);
+        b->best[rank] = t > b->best[rank] ? t : b->best[rank];
+    }
+}
+
+static double run_burst(struct burst *b, int threads, void (*work)(void *, int))
+{
+    double sum = 0;
+    skl_team_run(&b->team, threads, work, b);
+    for (int i = 0; i < b->team.size; i++) sum += b->best[i];
+    return sum;
+}
+
+double skl_fma_peak(enum skl_isa isa, int threads, double seconds)
+{
+    static struct burst none;
+    struct burst b = none;
+    b.kernels = skl_kernels_for(isa);
+    b.seconds = seconds;
+    return b.kernels ? 1e-9 * run_burst(&b, threads, fma_thread) : 0;
+}
+
+double skl_read_bandwidth(int threads, double seconds)
+{
+    static struct burst none;
+    struct burst b = none;
+    b.bytes = (size_t)512 << 20;
+    char *buffer = malloc(b.bytes);
+    if (!buffer)
+        return 0;
+    memset(buffer, 1, b.bytes);
+    b.buffer = buffer;
+    b.seconds = seconds;
+    double rate = run_burst(&b, threads, read_thread);
+    free(buffer);
+    return rate;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan.h"
+
+#include "../error.h"
+#include "team.h"
+
+enum {
+    /* Rows of a lane. Packing a tile of columns costs about as much as its products with 4 rows, so 256 rows make that
+     * 1.5 %; the panels and logits of 256 rows at dim 128 still fit in 1 MiB of L2. */
+    BLOCK = SKL_BLOCK,
+    BLOCK_MIN = 64,       /* keeping logits of fewer rows is not worth it: recompute */
+    BLOCKS_WANTED = 16,   /* small problems are cut finer until there are so many lanes' worth of work */
+    LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
+    TASKS = 64,           /* lanes x chunks aimed at */
+    CHUNK_MIN_TILES = 10, /* a row's states of 1000 columns merge in 0.3 % of the time of computing them */
+    SLAB_TILES = 64       /* when recomputing: 6144 columns of logits at a time */
+};
+
+static int64_t round_up(int64_t x, int64_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ------------------------------------------------------------------------------------------------- memory --- */
+
+/* Takes 'bytes' at the running offset, aligned. */
+static void *take(char *memory, size_t *offset, int64_t bytes)
+{
+    void *at = memory ? memory + *offset : NULL;
+    *offset += (size_t)round_up(bytes, SKL_ALIGN);
+    return at;
+}
+
+size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane)
+{
+    const struct skl_kernels *k = w->kernels;
+    int64_t block = plan->block, tile = (int64_t)SKL_BK * block;
+    size_t at = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        lane->rows[i] = take(memory, &at, 4 * block * s->dim);
+        lane->raw[i] = s->grad_b.data ? take(memory, &at, 4 * block * round_up(s->dim, k->nr)) : NULL;
+        lane->da[i] = s->grad_a.data ? take(memory, &at, 4 * block * round_up(s->dim, k->mr)) : NULL;
+        lane->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
+        int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
+        lane->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
+        lane->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
+    }
+    int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
+    lane->m_kept = exps ? take(memory, &at, 4 * 2 * block * plan->tiles) : NULL;
+    lane->states = take(memory, &at, (int64_t)sizeof *lane->states * plan->panels * plan->chunks);
+    lane->factors = take(memory, &at, (int64_t)sizeof *lane->factors * plan->panels);
+    lane->row = take(memory, &at, 8 * block);
+    lane->lo = take(memory, &at, 8 * block);
+    lane->hi = take(memory, &at, 8 * block);
+    lane->panel_lo = take(memory, &at, 8 * plan->panels);
+    lane->panel_hi = take(memory, &at, 8 * plan->panels);
+    lane->weight = take(memory, &at, 8 * block);
+    lane->result = take(memory, &at, (int64_t)sizeof *lane->result * block);
+    return at;
+}
+
+size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch)
+{
+    int64_t tile = 4 * (int64_t)SKL_BK * w->kernels->nr, columns = 4 * SKL_BK * SKL_LDK;
+    size_t at = 0;
+    for (int i = 0; i < 2; i++) {
+        scratch->columns[i] = take(memory, &at, columns);
+        scratch->y[i] = take(memory, &at, plan->whole ? tile : tile * plan->panels);
+    }
+    scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
+    return at;
+}
+
+static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
+{
+    struct skl_lane lane;
+    struct skl_scratch scratch;
+    plan->panels = plan->block / w->kernels->nr;
+    plan->chunks = least(most(plan->tiles / CHUNK_MIN_TILES, 1), most(TASKS / plan->lanes, 1));
+    plan->chunk_tiles = most((plan->tiles + plan->chunks - 1) / plan->chunks, 1);
+    plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
+    plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
+    plan->bytes = (size_t)plan->lanes * (plan->lane_bytes + sizeof lane) + plan->thread_bytes + SKL_ALIGN;
+    return plan->bytes;
+}
+
+/* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
+ * threads as were asked for and still fit. */
+static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
+{
+    size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
+    plan->threads = (int)least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
+    plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------- choices --- */
+
+/* Forward or reverse KL of one side keeps exponentials; anything else needs the logits again. */
+static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
+{
+    if (call == SKL_CALL_BACKWARD)
+        return SKL_KEEP_LOGITS;
+    if (w->jsd)
+        return call == SKL_CALL_PARTIAL ? SKL_KEEP_NOTHING : SKL_KEEP_LOGITS;
+    if (!w->grads)
+        return SKL_KEEP_NOTHING;
+    int capped = (w->side[0].cap > 0 && (w->grads & 1)) || (w->side[1].cap > 0 && (w->grads & 2));
+    if (w->grads == 3 || capped)
+        return SKL_KEEP_LOGITS;
+    return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t r = a % b;
+        a = b, b = r;
+    }
+    return a;
+}
+
+/* Heads that must take turns because they add to the same gradient of b. */
+static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
+{
+    plan->own_columns = 0;
+    plan->group = 1;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        if (s->grad_b.data || s->grad_bias.data) {
+            plan->own_columns = 1;
+            plan->group = plan->group / gcd(plan->group, s->share) * s->share;
+        }
+    }
+}
+
+static int64_t count_blocks(const struct skl_work *w, int64_t block)
+{
+    return w->attention ? w->batch * w->heads * ((w->n + block - 1) / block) : (w->rows + block - 1) / block;
+}
+
+static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
+{
+    int64_t nr = w->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
+    plan->block = (int)most(round_up(least(rows, BLOCK), nr), nr);
+    if (plan->own_columns) {
+        groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
+    } else {
+        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) < BLOCKS_WANTED)
+            plan->block = (int)round_up(plan->block / 2, nr);
+        groups = count_blocks(w, plan->block);
+    }
+    plan->lanes = (int)most(least(groups, plan->kept_tiles ? LANES / 2 : LANES), 1);
+}
+
+/* Keep the logits of all columns if that fits, giving up lanes first, then rows. */
+static int keep_all(const struct skl_work *w, struct skl_plan *plan)
+{
+    plan->kept_tiles = plan->tiles;
+    choose_lanes(w, plan);
+    while (count_bytes(w, plan) > w->limit) {
+        if (plan->lanes > 1)
+            plan->lanes /= 2;
+        else if (plan->block - SKL_NR_MAX >= BLOCK_MIN)
+            plan->block -= SKL_NR_MAX;
+        else
+            return 0;
+    }
+    return 1;
+}
+
+/* Recompute the logits for the gradient, a slab at a time; smaller and smaller until it fits. */
+static int recompute(const struct skl_work *w, struct skl_plan *plan)
+{
+    plan->recompute = 1;
+    plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_LOGITS;
+    plan->kept_tiles = w->grads ? least(plan->tiles, SLAB_TILES) : 0;
+    choose_lanes(w, plan);
+    while (count_bytes(w, plan) > w->limit) {
+        if (plan->lanes > 1)
+            plan->lanes /= 2;
+        else if (plan->kept_tiles > 4)
+            plan->kept_tiles /= 2;
+        else if (plan->block >= 2 * w->kernels->nr)
+            plan->block = (int)round_up(plan->block / 2, w->kernels->nr);
+        else if (plan->kept_tiles > 1)
+            plan->kept_tiles /= 2;
+        else
+            return 0;
+    }
+    return 1;
+}
+
+enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, struct skl_plan *plan)
+{
+    struct skl_work w = *work;
+    int kc = w.kernels->kc;
+    *plan = (struct skl_plan){.call = call};
+    plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
+    plan->whole = w.side[0].dim <= kc && w.side[1].dim <= kc;
+    plan->keep = choose_keep(call, &w);
+    choose_groups(&w, plan);
+    if (w.limit_is_default) /* what a 16-bit gradient of b needs at least comes on top */
+        for (int i = 0; i < 2; i++)
+            if (w.side[i].grad_b.data && w.side[i].grad_b.dtype != SKL_F32)
+                w.limit += (size_t)(4 * w.columns * w.side[i].dim);
+    int fits = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && keep_all(&w, plan);
+    if (!fits)
+        fits = recompute(&w, plan);
+    if (!fits && !w.limit_is_default)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call needs at least %zu bytes%s", w.limit,
+                        plan->bytes, plan->own_columns ? " (a gradient of b in f32 needs no accumulator)" : "");
+    choose_threads(&w, plan);
+    return SKL_OK;
+}

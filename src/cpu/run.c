@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of things. Every thread runs the same phases; a phase is a number of independent tasks taken by ticket, and
+ * ends in a barrier:
+ *
+ *     wave: the lanes take their next rows
+ *         pack      rows into panels                                        lane x panel
+ *         sweep     columns into states                                     lane x chunk
+ *         finish    states into loss, LSEs, factors                         lane x panel
+ *         (JSD: a second sweep and finish)
+ *         by slabs of kept tiles:
+ *             columns   dz, db                                              lane x run of tiles
+ *             rows      da                                                  lane x side x run of entries
+ *         write     da                                                      lane x panel
+ */
+#include "run.h"
+
+#include "../error.h"
+
+#include <stdlib.h>
+
+enum { CLEAR_PARTS = 64, DA_ENTRIES = 64, SLAB_TASKS = 8 };
+
+/* One task of the phase under way. */
+typedef void phase_task(struct skl_worker *w, struct skl_lane *lane, int64_t part);
+
+/* Rank 0 is the caller's thread: only it may call back. */
+static void report(struct skl_worker *w, int64_t task, int64_t tasks)
+{
+    struct skl_run *run = w->run;
+    if (w->rank || !run->work->progress || atomic_load_explicit(&run->cancelled, memory_order_relaxed))
+        return;
+    int64_t rows = 0;
+    for (int i = 0; i < run->plan.lanes; i++) rows += run->lanes[i].n;
+    double phases = (double)w->phases_in_wave + (double)(task < tasks ? task : tasks) / (double)tasks;
+    double share = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
+    double fraction = ((double)run->rows_done + share * (double)rows) / (double)run->work->rows;
+    if (run->work->progress(run->work->progress_data, fraction < 1 ? fraction : 1))
+        atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
+}
+
+/* Takes and does tasks until there are none left, then waits for the others. */
+static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
+{
+    struct skl_run *run = w->run;
+    atomic_llong *ticket = &run->ticket[w->phase & 1], *next = &run->ticket[~w->phase & 1];
+    int64_t tasks = run->plan.lanes * parts;
+    if (w->rank == 0)
+        atomic_store_explicit(next, 0, memory_order_relaxed); /* unused until after this phase's barrier */
+    for (;;) {
+        int64_t i = atomic_fetch_add_explicit(ticket, 1, memory_order_relaxed);
+        if (i >= tasks || atomic_load_explicit(&run->cancelled, memory_order_relaxed))
+            break;
+        struct skl_lane *lane = &run->lanes[i % run->plan.lanes];
+        task(w, lane, i / run->plan.lanes);
+        report(w, i, tasks);
+    }
+    w->phase++;
+    w->phases_in_wave++;
+    skl_team_barrier(&run->team);
+}
+
+/* ------------------------------------------------------------------------------------------------- tasks --- */
+
+static void task_clear(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    skl_clear_outputs(w->run, part * w->run->plan.lanes + (lane - w->run->lanes), CLEAR_PARTS * w->run->plan.lanes);
+}
+
+static void task_flush(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    skl_flush_columns(w->run, lane, part);
+}
+
+static void task_pack(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (part * w->run->work->kernels->nr >= lane->n)
+        return;
+    skl_pack_panel(w, lane, (int)part);
+    if (w->run->plan.call == SKL_CALL_BACKWARD || w->run->second_sweep_only)
+        skl_load_saved(w->run, lane, (int)part);
+}
+
+static void task_sweep(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (lane->n)
+        skl_sweep(w, lane, part);
+}
+
+static void task_sweep_jsd(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (lane->n)
+        skl_sweep_jsd(w, lane, part);
+}
+
+static void task_finish(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (part * w->run->work->kernels->nr >= lane->n)
+        return;
+    if (w->run->partial)
+        skl_write_partial(w->run, lane, (int)part);
+    else
+        skl_finish_panel(w->run, lane, (int)part);
+}
+
+static void task_finish_jsd(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (part * w->run->work->kernels->nr < lane->n)
+        skl_finish_panel_jsd(w->run, lane, (int)part);
+}
+
+static void task_write(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (part * w->run->work->kernels->nr < lane->n)
+        skl_write_grad_rows(w, lane, (int)part);
+}
+
+static int64_t slab_end(const struct skl_worker *w)
+{
+    int64_t end = w->slab + w->run->plan.kept_tiles;
+    return end < w->run->plan.tiles ? end : w->run->plan.tiles;
+}
+
+static void task_columns(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    int64_t first = w->slab + part * w->run_of_tiles, last = first + w->run_of_tiles;
+    if (lane->n)
+        skl_grad_columns(w, lane, w->slab, first, last < slab_end(w) ? last : slab_end(w));
+}
+
+/* Entries of da come in equal runs of about DA_ENTRIES, at whole strips of the micro-kernel. */
+static int run_of_entries(const struct skl_work *w, int side)
+{
+    int64_t dim = w->side[side].dim, runs = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = w->kernels->mr;
+    return (int)(((dim + runs - 1) / runs + mr - 1) / mr * mr);
+}
+
+static int64_t runs_of_entries(const struct skl_work *w, int side)
+{
+    int run = run_of_entries(w, side);
+    return w->side[side].grad_a.data ? (w->side[side].dim + run - 1) / run : 0;
+}
+
+static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    const struct skl_work *work = w->run->work;
+    int64_t runs = runs_of_entries(work, 0);
+    int side = part >= runs, run = run_of_entries(work, side);
+    int64_t d0 = (side ? part - runs : part) * run, left = work->side[side].dim - d0;
+    if (lane->n)
+        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run);
+}
+
+/* ------------------------------------------------------------------------------------------------- waves --- */
+
+static void do_grads(struct skl_worker *w)
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int64_t entries = runs_of_entries(w->run->work, 0) + runs_of_entries(w->run->work, 1);
+    w->run_of_tiles = (plan->kept_tiles + SLAB_TASKS - 1) / SLAB_TASKS;
+    if (!plan->recompute)
+        w->run_of_tiles = plan->chunk_tiles < w->run_of_tiles ? plan->chunk_tiles : w->run_of_tiles;
+    for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
+        do_phase(w, (slab_end(w) - w->slab + w->run_of_tiles - 1) / w->run_of_tiles, task_columns);
+        if (entries)
+            do_phase(w, entries, task_rows);
+    }
+    if (entries)
+        do_phase(w, plan->panels, task_write);
+}
+
+static void do_wave(struct skl_worker *w)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_plan *plan = &run->plan;
+    do_phase(w, plan->panels, task_pack);
+    if (plan->call != SKL_CALL_BACKWARD && !run->second_sweep_only) {
+        do_phase(w, plan->chunks, task_sweep);
+        do_phase(w, plan->panels, task_finish);
+    }
+    if (run->second_sweep_only) {
+        do_phase(w, plan->chunks, task_sweep_jsd);
+        do_phase(w, plan->panels, task_finish);
+    } else if (run->work->jsd && plan->call != SKL_CALL_BACKWARD && !run->partial) {
+        do_phase(w, plan->chunks, task_sweep_jsd);
+        do_phase(w, plan->panels, task_finish_jsd);
+    }
+    if (run->work->grads)
+        do_grads(w);
+}
+
+/* In row order within a lane, lanes in order: the same sum for any number of threads. */
+static void add_values(struct skl_run *run)
+{
+    for (int i = 0; i < run->plan.lanes; i++) {
+        const struct skl_lane *lane = &run->lanes[i];
+        for (int r = 0; r < lane->n; r++) run->value += lane->weight[r] * lane->result[r].loss;
+        run->rows_done += lane->n;
+    }
+}
+
+static void work_together(void *data, int rank)
+{
+    struct skl_run *run = data;
+    struct skl_worker w = {.run = run, .rank = rank};
+    skl_lay_scratch(run->work, &run->plan, run->scratch + (size_t)rank * run->plan.thread_bytes, &w.scratch);
+    skl_team_barrier(&run->team);
+    do_phase(&w, CLEAR_PARTS, task_clear);
+    for (;;) {
+        w.phases_in_wave = 0;
+        if (rank == 0) /* and only rank 0, so that all threads decide alike */
+            run->more = skl_next_wave(run) && !atomic_load_explicit(&run->cancelled, memory_order_relaxed);
+        skl_team_barrier(&run->team);
+        int more = run->more;
+        if (run->plan.own_columns)
+            do_phase(&w, run->plan.chunks, task_flush);
+        if (!more)
+            break;
+        do_wave(&w);
+        if (rank == 0)
+            add_values(run);
+    }
+    skl_team_barrier(&run->team);
+}
+
+/* Lanes, their memory and the threads' in one allocation. */
+static char *lay_out(struct skl_run *run)
+{
+    const struct skl_plan *plan = &run->plan;
+    char *memory = aligned_alloc(SKL_ALIGN, (plan->bytes + SKL_ALIGN - 1) / SKL_ALIGN * SKL_ALIGN);
+    if (!memory)
+        return NULL;
+    run->scratch = memory + (size_t)plan->lanes * plan->lane_bytes;
+    run->lanes = (struct skl_lane *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
+    for (int i = 0; i < plan->lanes; i++) {
+        run->lanes[i] = (struct skl_lane){.owner = {-1, -1}, .next_owner = {-1, -1}};
+        skl_lay_lane(run->work, plan, memory + (size_t)i * plan->lane_bytes, &run->lanes[i]);
+    }
+    return memory;
+}
+
+enum skl_status skl_run(struct skl_run *run)
+{
+    char *memory = lay_out(run);
+    if (!memory)
+        return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
+    skl_team_run(&run->team, run->plan.threads, work_together, run);
+    free(memory);
+    if (atomic_load(&run->cancelled))
+        return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");
+    if (run->work->value) {
+        const struct skl_work *w = run->work;
+        *w->value = !w->mean ? run->value : run->rows_done ? run->value / w->weight_sum : 0;
+    }
+    return SKL_OK;
+}

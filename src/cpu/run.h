@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The executor: carries a plan out, all threads together, knowing nothing about which divergence it is. */
+#ifndef SKL_CPU_RUN_H
+#define SKL_CPU_RUN_H
+
+#include "plan.h"
+#include "team.h"
+
+/* One call under way, shared by the threads. */
+struct skl_run {
+    const struct skl_work *work;
+    struct skl_plan plan;
+    struct skl_state *partial;  /* where skl_partial's states go; NULL in other calls */
+    int second_sweep_only;      /* skl_partial of JSD with the LSEs given */
+    struct skl_lane *lanes;
+    char *scratch;
+    struct skl_team team;
+
+    int64_t next_group, next_row; /* what has not been given to a lane yet */
+    int more;                     /* are there rows in this wave */
+    int64_t rows_done;            /* rows with work of the waves before */
+    double value;
+
+    atomic_llong ticket[2]; /* tasks taken in this phase, and 0 for the next */
+    atomic_int cancelled;
+};
+
+/* What a thread carries along. */
+struct skl_worker {
+    struct skl_run *run;
+    struct skl_scratch scratch;
+    int rank;
+    int64_t phase;             /* counts the phases, the same in every thread */
+    int64_t phases_in_wave;    /* for the progress: a wave's phases count alike */
+    int64_t slab;              /* gradient: first of the kept tiles */
+    int64_t run_of_tiles;      /* gradient: tiles of a task */
+};
+
+enum skl_status skl_run(struct skl_run *run);
+
+/* lane.c: rows into lanes and back. */
+int skl_next_wave(struct skl_run *run);
+void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel);
+void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int panel);
+void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *j0, int *j1);
+
+/* sweep.c: columns into states. */
+void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int k,
+                   float *columns);
+void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2], int64_t panel_stride);
+void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
+void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
+
+/* finish.c: states into results and the factors of dz. */
+void skl_finish_panel(const struct skl_run *run, struct skl_lane *lane, int panel);
+void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int panel);
+void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel);
+void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int panel);
+
+/* grad.c: dz and its two products. */
+void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last);
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d);
+
+/* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
+void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);
+void skl_flush_columns(const struct skl_run *run, struct skl_lane *lane, int64_t chunk);
+
+#endif

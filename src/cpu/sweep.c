@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The forward: a lane's rows against the columns of a chunk, tile by tile, into one state per row. */
+#include "run.h"
+
+#include <math.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------------------------- a tile's y --- */
+
+static int tile_columns(const struct skl_work *w, int64_t tile)
+{
+    int64_t left = w->columns - tile * SKL_BK;
+    return left < SKL_BK ? (int)left : SKL_BK;
+}
+
+void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int k,
+                   float *columns)
+{
+    const struct skl_work_side *s = &w->side[side];
+    int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
+    const char *b = skl_operand_at(&s->b, batch, head, tile * SKL_BK);
+    w->kernels->pack_columns(tile_columns(w, tile), k, b + d0 * skl_size_of(s->b.dtype), s->b.dtype, s->b.stride[2], columns);
+}
+
+/* y starts as the bias of its column, the same for every row. */
+static void start_from_bias(const struct skl_work *w, int side, int64_t tile, int j0, int j1, float *y)
+{
+    const struct skl_work_side *s = &w->side[side];
+    int nr = w->kernels->nr;
+    for (int j = j0; j < j1; j++) {
+        float bias;
+        w->kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (tile * SKL_BK + j) * s->bias.stride,
+                            s->bias.dtype, &bias);
+        bias *= (float)s->logit_factor;
+        for (int i = 0; i < nr; i++) y[j * nr + i] = bias;
+    }
+}
+
+static void score_panel(const struct skl_run *run, const struct skl_lane *lane, int side, int panel, int64_t tile,
+                        int64_t d0, int k, const float *columns, float *y)
+{
+    const struct skl_work *w = run->work;
+    const struct skl_work_side *s = &w->side[side];
+    int nr = w->kernels->nr, j0, j1, add = d0 > 0;
+    skl_tile_range(run, lane, panel, tile, &j0, &j1);
+    if (s->bias.data && !add) {
+        start_from_bias(w, side, tile, j0, j1, y);
+        add = 1;
+    }
+    const float *rows = lane->rows[side] + ((int64_t)panel * s->dim + d0) * nr;
+    w->kernels->logits(j1 - j0, k, columns + j0 * SKL_LDK, rows, add, y + j0 * nr);
+}
+
+/* Softcap, then -inf for what single rows of the panel do not see. */
+static void shape_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, float *const y[2])
+{
+    const struct skl_work *w = run->work;
+    int nr = w->kernels->nr, j0, j1, masked = 0, lo[SKL_NR_MAX], hi[SKL_NR_MAX];
+    skl_tile_range(run, lane, panel, tile, &j0, &j1);
+    int64_t c0 = tile * SKL_BK + j0;
+    for (int i = 0; i < nr; i++) {
+        int row = panel * nr + i;
+        int64_t first = row < lane->n ? lane->lo[row] - c0 : 0, last = row < lane->n ? lane->hi[row] - c0 : j1 - j0;
+        lo[i] = first < 0 ? 0 : first > j1 - j0 ? j1 - j0 : (int)first;
+        hi[i] = last < 0 ? 0 : last > j1 - j0 ? j1 - j0 : (int)last;
+        masked |= lo[i] > 0 || hi[i] < j1 - j0;
+    }
+    for (int side = 0; side < 2; side++) {
+        if (w->side[side].cap > 0)
+            w->kernels->softcap(j1 - j0, y[side] + j0 * nr, (float)w->side[side].cap);
+        if (masked)
+            w->kernels->mask(j1 - j0, lo, hi, y[side] + j0 * nr);
+    }
+}
+
+/* Both sides' logits of a tile for all panels, y[side][panel][SKL_BK][nr]. Where dim does not fit in one column tile
+ * the sum over dim goes through memory, a column tile at a time for all panels. */
+static void score_blocks(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile, float *const y[2],
+                         int64_t panel_stride)
+{
+    const struct skl_work *work = w->run->work;
+    for (int side = 0; side < 2; side++)
+        for (int64_t d0 = 0; d0 < work->side[side].dim; d0 += work->kernels->kc) {
+            int64_t left = work->side[side].dim - d0;
+            int k = left < work->kernels->kc ? (int)left : work->kernels->kc;
+            skl_pack_tile(work, lane, side, tile, d0, k, w->scratch.columns[0]);
+            for (int panel = 0; panel * work->kernels->nr < lane->n; panel++)
+                score_panel(w->run, lane, side, panel, tile, d0, k, w->scratch.columns[0], y[side] + panel * panel_stride);
+        }
+}
+
+static void pack_whole(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile)
+{
+    const struct skl_work *work = w->run->work;
+    for (int side = 0; side < 2; side++)
+        skl_pack_tile(work, lane, side, tile, 0, (int)work->side[side].dim, w->scratch.columns[side]);
+}
+
+static void score_whole(const struct skl_worker *w, const struct skl_lane *lane, int panel, int64_t tile, float *const y[2])
+{
+    for (int side = 0; side < 2; side++)
+        score_panel(w->run, lane, side, panel, tile, 0, (int)w->run->work->side[side].dim, w->scratch.columns[side], y[side]);
+}
+
+/* Calls 'use' with each panel's finished logits, while they are still in the cache when dim allows. */
+typedef void panel_user(const struct skl_run *run, struct skl_lane *lane, int64_t chunk, int panel, int64_t tile,
+                        float *const y[2], int j0, int j1);
+
+static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk, int64_t tile, float *const y[2],
+                       int64_t panel_stride, panel_user *use)
+{
+    const struct skl_run *run = w->run;
+    int nr = run->work->kernels->nr;
+    if (run->plan.whole)
+        pack_whole(w, lane, tile);
+    else
+        score_blocks(w, lane, tile, y, panel_stride);
+    for (int panel = 0; panel * nr < lane->n; panel++) {
+        float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
+        int j0, j1;
+        skl_tile_range(run, lane, panel, tile, &j0, &j1);
+        if (j0 >= j1)
+            continue;
+        if (run->plan.whole)
+            score_whole(w, lane, panel, tile, mine);
+        shape_panel(run, lane, panel, tile, mine);
+        float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
+        if (use)
+            use(run, lane, chunk, panel, tile, from_j0, j0, j1);
+    }
+}
+
+void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2], int64_t panel_stride)
+{
+    each_panel(w, lane, 0, tile, y, panel_stride, NULL);
+}
+
+/* Where a tile's logits go: to the lane when they are kept, else to the thread. */
+static int64_t tile_place(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile, int keep, float *y[2])
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int64_t panel = (int64_t)SKL_BK * w->run->work->kernels->nr;
+    for (int side = 0; side < 2; side++)
+        y[side] = keep ? lane->y[side] + tile * plan->panels * panel : w->scratch.y[side];
+    return keep || !plan->whole ? panel : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------- sweeps --- */
+
+static void push_panel(const struct skl_run *run, struct skl_lane *lane, int64_t chunk, int panel, int64_t tile,
+                       float *const y[2], int j0, int j1)
+{
+    const struct skl_kernels *k = run->work->kernels;
+    struct skl_panel_state *state = &lane->states[chunk * run->plan.panels + panel];
+    if (run->work->jsd) {
+        k->push_lse(j1 - j0, y[0], y[1], state);
+        return;
+    }
+    k->push_kl(j1 - j0, y[0], y[1], run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
+    if (lane->m_kept) {
+        float *m = lane->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
+        memcpy(m, state->m[0], (size_t)k->nr * sizeof *m);
+        memcpy(m + k->nr, state->m[1], (size_t)k->nr * sizeof *m);
+    }
+}
+
+static void push_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int64_t chunk, int panel, int64_t tile,
+                           float *const y[2], int j0, int j1)
+{
+    (void)tile;
+    run->work->kernels->push_jsd(j1 - j0, y[0], y[1], &lane->factors[panel],
+                                 &lane->states[chunk * run->plan.panels + panel]);
+}
+
+/* The tiles of a chunk that some row of the lane sees. */
+static void chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first, int64_t *last)
+{
+    *first = chunk * run->plan.chunk_tiles, *last = *first + run->plan.chunk_tiles;
+    int64_t lo = lane->first_column / SKL_BK, hi = (lane->last_column + SKL_BK - 1) / SKL_BK;
+    *first = *first < lo ? lo : *first;
+    *last = *last > hi ? hi : *last;
+}
+
+static void empty_states(const struct skl_run *run, struct skl_lane *lane, int64_t chunk)
+{
+    for (int panel = 0; panel < run->plan.panels; panel++) {
+        struct skl_panel_state *s = &lane->states[chunk * run->plan.panels + panel];
+        memset(s, 0, sizeof *s);
+        for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
+    }
+}
+
+void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
+{
+    int64_t first, last;
+    int keep = !w->run->plan.recompute && w->run->plan.kept_tiles > 0;
+    empty_states(w->run, lane, chunk);
+    chunk_range(w->run, lane, chunk, &first, &last);
+    for (int64_t tile = first; tile < last; tile++) {
+        float *y[2];
+        int64_t stride = tile_place(w, lane, tile, keep, y);
+        each_panel(w, lane, chunk, tile, y, stride, push_panel);
+    }
+}
+
+/* JSD's second sweep: over the kept logits, or over logits computed again. */
+void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
+{
+    const struct skl_run *run = w->run;
+    int64_t first, last;
+    int keep = !run->plan.recompute && run->plan.kept_tiles > 0, nr = run->work->kernels->nr;
+    empty_states(run, lane, chunk);
+    chunk_range(run, lane, chunk, &first, &last);
+    for (int64_t tile = first; tile < last; tile++) {
+        float *y[2];
+        int64_t stride = tile_place(w, lane, tile, keep, y);
+        if (!keep) {
+            each_panel(w, lane, chunk, tile, y, stride, push_panel_jsd);
+            continue;
+        }
+        for (int panel = 0, j0, j1; panel * nr < lane->n; panel++) {
+            skl_tile_range(run, lane, panel, tile, &j0, &j1);
+            float *const mine[2] = {y[0] + panel * stride + j0 * nr, y[1] + panel * stride + j0 * nr};
+            push_panel_jsd(run, lane, chunk, panel, tile, mine, j0, j1);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vector words for AVX2 with FMA and F16C. See vec_baseline.h for what each word means. */
+#include <immintrin.h>
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "compile with -mavx2 -mfma -mf16c"
+#endif
+
+/* 6 x 2 accumulators, two vectors of b and one broadcast: 15 of 16 registers. */
+enum { VL = 8, NV = 2, MR = 6 };
+typedef __m256 vf;
+typedef __m256i vi;
+
+static inline vf vload(const float *x) { return _mm256_loadu_ps(x); }
+static inline void vstore(float *x, vf a) { _mm256_storeu_ps(x, a); }
+static inline vf vset(float x) { return _mm256_set1_ps(x); }
+static inline vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, lim, _CMP_NLT_UQ), a); }
+static inline vf vselect_lt(vf x, vf y, vf a, vf b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+static inline int vany_gt(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+static inline vf vexponent_add(vf a, vf n)
+{
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
+}
+static inline vf vsplit_exponent(vf a, vf *e)
+{
+    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3);
+    vi k = _mm256_srai_epi32(_mm256_sub_epi32(bits, half), 23);
+    *e = _mm256_cvtepi32_ps(k);
+    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(k, 23)));
+}
+static inline vf vload_bf16(const uint16_t *x)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
+}
+static inline vf vload_f16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }

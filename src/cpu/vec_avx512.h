@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vector words for AVX-512 (F, BW, DQ, VL). See vec_baseline.h for what each word means. */
+#include <immintrin.h>
+#ifndef __AVX512F__
+#error "compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl"
+#endif
+
+/* 8 x 2 accumulators of 16 lanes: 16 of 32 registers, enough to hide the latency of two FMA pipes, and a power of two
+ * so that head sizes have no tail. */
+enum { VL = 16, NV = 2, MR = 8 };
+typedef __m512 vf;
+typedef __m512i vi;
+
+static inline vf vload(const float *x) { return _mm512_loadu_ps(x); }
+static inline void vstore(float *x, vf a) { _mm512_storeu_ps(x, a); }
+static inline vf vset(float x) { return _mm512_set1_ps(x); }
+static inline vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vabs(vf a) { return _mm512_abs_ps(a); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a);
+}
+static inline vf vselect_lt(vf x, vf y, vf a, vf b)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
+}
+static inline int vany_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+static inline vf vexponent_add(vf a, vf n) /* n = integer + 1.5 2^23: its low bits are the integer */
+{
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(n), 23)));
+}
+static inline vf vsplit_exponent(vf a, vf *e) /* a = m 2^e, m in [sqrt 1/2, sqrt 2) */
+{
+    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3);
+    vi k = _mm512_srai_epi32(_mm512_sub_epi32(bits, half), 23);
+    *e = _mm512_cvtepi32_ps(k);
+    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(k, 23)));
+}
+static inline vf vload_bf16(const uint16_t *x)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16));
+}
+static inline vf vload_f16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The vector words, in portable GCC/Clang vector extensions: what every other vec_*.h means, too. Each of them names
+ * VL (lanes), NV (vectors a row panel is wide), MR (broadcast rows of the micro-kernel); arithmetic + - * / is the
+ * compiler's own on vf. NaN: vmax ignores it in 'a', vkeep_nlt keeps it, comparisons are false. */
+
+/* 4 x 2 accumulators: 8 of the 16 registers of SSE2, which also needs one for each product (no FMA). */
+enum { VL = 4, NV = 2, MR = 4 };
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+
+static inline vf vload(const float *x)
+{
+    vf a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+static inline void vstore(float *x, vf a) { memcpy(x, &a, sizeof a); }
+static inline vf vset(float x) { return (vf){x, x, x, x}; }
+static inline vf vfma(vf a, vf b, vf c) { return a * b + c; } /* two roundings here, one where there is FMA */
+static inline vf vblend(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+static inline vf vmax(vf a, vf b) { return vblend(a > b, a, b); }
+static inline vf vabs(vf a) { return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
+static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
+static inline int vany_gt(vf a, vf b)
+{
+    vi m = a > b;
+    return (m[0] | m[1] | m[2] | m[3]) != 0;
+}
+static inline vf vexponent_add(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); } /* a 2^k; n = k + 1.5 2^23 */
+static inline vf vsplit_exponent(vf a, vf *e)                                      /* a = m 2^e, sqrt 1/2 <= m < sqrt 2 */
+{
+    vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23;
+    *e = __builtin_convertvector(k, vf);
+    return (vf)(bits - (k << 23));
+}
+static inline vf vload_bf16(const uint16_t *x)
+{
+    return (vf){skl_from_bf16(x[0]), skl_from_bf16(x[1]), skl_from_bf16(x[2]), skl_from_bf16(x[3])};
+}
+static inline vf vload_f16(const uint16_t *x)
+{
+    return (vf){skl_from_f16(x[0]), skl_from_f16(x[1]), skl_from_f16(x[2]), skl_from_f16(x[3])};
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vector words for AArch64 NEON. See vec_baseline.h for what each word means. */
+#include <arm_neon.h>
+
+/* 6 x 4 accumulators, four vectors of b and one of a: 29 of 32 registers. */
+enum { VL = 4, NV = 4, MR = 6 };
+typedef float32x4_t vf;
+typedef int32x4_t vi;
+
+static inline vf vload(const float *x) { return vld1q_f32(x); }
+static inline void vstore(float *x, vf a) { vst1q_f32(x, a); }
+static inline vf vset(float x) { return vdupq_n_f32(x); }
+static inline vf vfma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+static inline vf vmax(vf a, vf b) { return vmaxnmq_f32(a, b); }
+static inline vf vabs(vf a) { return vabsq_f32(a); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a)
+{
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, lim)));
+}
+static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
+static inline int vany_gt(vf a, vf b) { return vmaxvq_u32(vcgtq_f32(a, b)) != 0; }
+static inline vf vexponent_add(vf a, vf n)
+{
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));
+}
+static inline vf vsplit_exponent(vf a, vf *e)
+{
+    vi bits = vreinterpretq_s32_f32(a);
+    vi k = vshrq_n_s32(vsubq_s32(bits, vdupq_n_s32(0x3f3504f3)), 23);
+    *e = vcvtq_f32_s32(k);
+    return vreinterpretq_f32_s32(vsubq_s32(bits, vshlq_n_s32(k, 23)));
+}
+static inline vf vload_bf16(const uint16_t *x) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16)); }
+static inline vf vload_f16(const uint16_t *x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x))); }

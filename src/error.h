@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The per-thread sentence behind skl_last_error(). */
+#ifndef SKL_ERROR_H
+#define SKL_ERROR_H
+
+#include "streamkl/streamkl.h"
+
+/* Keeps the sentence and returns the status, so that a check reads: return skl_fail(SKL_BAD_ARGUMENT, "..."). */
+enum skl_status skl_fail(enum skl_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

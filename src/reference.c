@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------------------------------- addressing --- */
+
+static double f16_value(uint16_t bits)
+{
+    int exponent = (bits >> 10) & 31;
+    double fraction = bits & 1023;
+    double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
+                       : exponent == 0 ? ldexp(fraction, -24)
+                                       : ldexp(1024 + fraction, exponent - 25);
+    return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+static double bf16_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+static double element(const struct skl_tensor *t, int64_t offset)
+{
+    switch (t->dtype) {
+    case SKL_F32: return ((const float *)t->data)[offset];
+    case SKL_BF16: return bf16_value(((const uint16_t *)t->data)[offset]);
+    case SKL_F16: return f16_value(((const uint16_t *)t->data)[offset]);
+    default: return ((const int32_t *)t->data)[offset];
+    }
+}
+
+/* Offset of row number 'row' in a tensor with the given leading shape, which has 'dims' dimensions. */
+static int64_t row_offset(const struct skl_tensor *t, const int64_t *shape, int dims, int64_t row)
+{
+    int64_t offset = 0;
+    for (int k = dims - 1; k >= 0; k--) {
+        offset += row % shape[k] * t->stride[k];
+        row /= shape[k];
+    }
+    return offset;
+}
+
+/* Value of a tensor over the rows. */
+static double of_row(const struct skl_problem *p, const struct skl_tensor *t, int64_t row)
+{
+    return element(t, row_offset(t, p->s.a.shape, p->s.a.ndim - 1, row));
+}
+
+/* Which of b's matrices [columns, D] a row meets, counted in row-major order over b's leading dimensions. Query heads
+ * share key heads in groups of H / Hkv neighbours. */
+static int64_t matrix_of_row(const struct skl_problem *p, const struct skl_side *side, int64_t row)
+{
+    if (p->use != SKL_ATTENTION)
+        return 0;
+    int64_t heads = side->a.shape[1], key_heads = side->b.shape[1], queries = side->a.shape[2];
+    int64_t head = row / queries % heads, batch = row / queries / heads;
+    return batch * key_heads + head / (heads / key_heads);
+}
+
+static int64_t matrix_offset(const struct skl_problem *p, const struct skl_side *side, int64_t matrix)
+{
+    return p->use == SKL_ATTENTION ? row_offset(&side->b, side->b.shape, 2, matrix) : 0;
+}
+
+static int64_t width(const struct skl_side *side)
+{
+    return side->a.shape[side->a.ndim - 1];
+}
+
+static int64_t height(const struct skl_side *side)
+{
+    return side->b.shape[side->b.ndim - 2];
+}
+
+int64_t skl_reference_rows(const struct skl_problem *p)
+{
+    int64_t rows = 1;
+    for (int k = 0; k < p->s.a.ndim - 1; k++)
+        rows *= p->s.a.shape[k];
+    return rows;
+}
+
+int64_t skl_reference_columns(const struct skl_problem *p)
+{
+    return p->columns > 0 ? p->columns : height(&p->s);
+}
+
+void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, int64_t *hi)
+{
+    int64_t columns = skl_reference_columns(p);
+    *lo = 0, *hi = columns;
+    if (p->use == SKL_ATTENTION) {
+        int64_t queries = p->s.a.shape[2];
+        int64_t diagonal = row % queries + columns - queries;
+        if (p->causal && *hi > diagonal + 1)
+            *hi = diagonal + 1;
+        if (p->window_left >= 0 && diagonal - *lo > p->window_left)
+            *lo = diagonal - p->window_left;
+        if (p->window_right >= 0 && *hi - 1 - diagonal > p->window_right)
+            *hi = diagonal + p->window_right + 1;
+    }
+    if (p->begin.data) {
+        int64_t begin = (int64_t)of_row(p, &p->begin, row);
+        *lo = *lo > begin ? *lo : begin;
+    }
+    if (p->end.data) {
+        int64_t end = (int64_t)of_row(p, &p->end, row);
+        *hi = *hi < end ? *hi : end;
+    }
+}
+
+static double weight_of_row(const struct skl_problem *p, int64_t row)
+{
+    return p->weight.data ? of_row(p, &p->weight, row) : 1;
+}
+
+static double total_weight(const struct skl_problem *p)
+{
+    double total = 0;
+    for (int64_t row = 0; row < skl_reference_rows(p); row++)
+        total += weight_of_row(p, row);
+    return total;
+}
+
+static double upstream(const struct skl_problem *p, int64_t row, double total)
+{
+    double weight = weight_of_row(p, row);
+    return weight == 0 ? 0 : p->reduction == SKL_MEAN ? weight / total : weight;
+}
+
+double skl_reference_upstream(const struct skl_problem *p, int64_t row)
+{
+    return upstream(p, row, p->reduction == SKL_MEAN ? total_weight(p) : 1);
+}
+
+/* ---------------------------------------------------------------------------------------------- one row --- */
+
+/* One side of one row, over the columns it sees: log-probabilities, and the slope of z as a function of x. */
+struct distribution {
+    double *logp, *slope, *dz;
+    double lse;
+};
+
+/* z = cap(scale x) / T with x = <a, b> + bias, and dz/dx. */
+static void logits(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo, int64_t n,
+                   double *z, double *slope)
+{
+    int64_t D = width(side);
+    int64_t a = row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
+    int64_t b = matrix_offset(p, side, matrix_of_row(p, side, row));
+    double scale = side->scale != 0 ? side->scale : p->use == SKL_ATTENTION ? 1 / sqrt((double)D) : 1;
+    for (int64_t j = 0; j < n; j++) {
+        int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
+        double x = 0;
+        for (int64_t d = 0; d < D; d++)
+            x += element(&side->a, a + d) * element(&side->b, bj + d);
+        if (side->bias.data)
+            x += element(&side->bias, (lo + j) * side->bias.stride[0]);
+        double y = scale * x;
+        if (side->softcap > 0) {
+            double c = side->softcap;
+            z[j] = c * tanh(y / c) / p->temperature;
+            slope[j] = scale / (cosh(y / c) * cosh(y / c)) / p->temperature; /* 1 - tanh^2 = 1 / cosh^2 */
+        } else {
+            z[j] = y / p->temperature;
+            slope[j] = scale / p->temperature;
+        }
+    }
+}
+
+/* -inf when there is no column with mass. */
+static double log_sum_exp(int64_t n, const double *z)
+{
+    double m = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        if (isnan(z[j]))
+            return z[j];
+        if (z[j] > m)
+            m = z[j];
+    }
+    if (m == -INFINITY)
+        return m;
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(z[j] - m);
+    return m + log(sum);
+}
+
+static void distribution_of_row(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo,
+                                int64_t n, struct distribution *of)
+{
+    logits(p, side, row, lo, n, of->logp, of->slope);
+    of->lse = log_sum_exp(n, of->logp);
+    for (int64_t j = 0; j < n; j++)
+        of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
+}
+
+/* KL(P || Q) and g times its gradients. A column where P has no mass contributes 0, whatever Q is. */
+static double kl(int64_t n, double g, struct distribution *P, struct distribution *Q)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double pj = exp(P->logp[j]);
+        if (pj != 0)
+            sum += pj * (P->logp[j] - Q->logp[j]);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]);
+        P->dz[j] = pj != 0 ? g * pj * (P->logp[j] - Q->logp[j] - sum) : 0;
+        Q->dz[j] = g * (qj - pj);
+    }
+    return sum;
+}
+
+/* log(p/m) and log(q/m) for m = beta p + (1 - beta) q, out of d = log q - log p alone. Of the two equal forms the one
+ * whose exponential is below 1 is taken. */
+static void log_over_mixture(double beta, double logp, double logq, double *p_over_m, double *q_over_m)
+{
+    double d = logq - logp;
+    if (d <= 0) {
+        *p_over_m = -log1p((1 - beta) * expm1(d));
+        *q_over_m = *p_over_m + d;
+    } else {
+        *q_over_m = -log1p(beta * expm1(-d));
+        *p_over_m = *q_over_m - d;
+    }
+}
+
+static double jsd(int64_t n, double g, double beta, struct distribution *P, struct distribution *Q, double *kl_p,
+                  double *kl_q)
+{
+    *kl_p = *kl_q = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]), lp, lq;
+        log_over_mixture(beta, P->logp[j], Q->logp[j], &lp, &lq);
+        *kl_p += pj != 0 ? pj * lp : 0;
+        *kl_q += qj != 0 ? qj * lq : 0;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]), lp, lq;
+        log_over_mixture(beta, P->logp[j], Q->logp[j], &lp, &lq);
+        P->dz[j] = pj != 0 ? g * beta * pj * (lp - *kl_p) : 0;
+        Q->dz[j] = qj != 0 ? g * (1 - beta) * qj * (lq - *kl_q) : 0;
+    }
+    return beta * *kl_p + (1 - beta) * *kl_q;
+}
+
+/* dz back through slope = dz/dx into x = <a, b> + bias, and through x into a's row: da = sum_j dx[j] b[j]. */
+static void side_gradients(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo, int64_t n,
+                           const struct distribution *of, double *grad_x, double *grad_a)
+{
+    int64_t b = matrix_offset(p, side, matrix_of_row(p, side, row));
+    for (int64_t j = 0; j < n; j++) {
+        double dx = of->dz[j] * of->slope[j];
+        int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
+        if (grad_x)
+            grad_x[lo + j] = dx;
+        for (int64_t d = 0; grad_a && d < width(side); d++)
+            grad_a[d] += dx * element(&side->b, bj + d);
+    }
+}
+
+static void fill(double *x, int64_t n, double value)
+{
+    for (int64_t i = 0; x && i < n; i++)
+        x[i] = value;
+}
+
+int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct skl_reference_row *out)
+{
+    int64_t columns = skl_reference_columns(p), lo, hi;
+    skl_reference_range(p, row, &lo, &hi);
+    out->loss = out->kl_s = out->kl_t = 0;
+    out->lse_s = out->lse_t = -INFINITY;
+    fill(out->grad_a_s, width(&p->s), 0), fill(out->grad_a_t, width(&p->t), 0);
+    fill(out->grad_x_s, columns, 0), fill(out->grad_x_t, columns, 0);
+    fill(out->log_q, columns, -INFINITY), fill(out->log_p, columns, -INFINITY);
+    if (lo >= hi || weight_of_row(p, row) == 0)
+        return 0;
+
+    int64_t n = hi - lo;
+    double *scratch = malloc((size_t)n * 6 * sizeof *scratch);
+    if (!scratch)
+        return -1;
+    struct distribution P = {scratch, scratch + n, scratch + 2 * n, 0};
+    struct distribution Q = {scratch + 3 * n, scratch + 4 * n, scratch + 5 * n, 0};
+    distribution_of_row(p, &p->t, row, lo, n, &P);
+    distribution_of_row(p, &p->s, row, lo, n, &Q);
+    out->lse_t = P.lse, out->lse_s = Q.lse;
+
+    if (p->divergence == SKL_FORWARD_KL)
+        out->loss = kl(n, g, &P, &Q);
+    else if (p->divergence == SKL_REVERSE_KL)
+        out->loss = kl(n, g, &Q, &P);
+    else
+        out->loss = jsd(n, g, p->beta, &P, &Q, &out->kl_t, &out->kl_s);
+
+    side_gradients(p, &p->s, row, lo, n, &Q, out->grad_x_s, out->grad_a_s);
+    side_gradients(p, &p->t, row, lo, n, &P, out->grad_x_t, out->grad_a_t);
+    for (int64_t j = 0; j < n; j++) {
+        if (out->log_q)
+            out->log_q[lo + j] = Q.logp[j];
+        if (out->log_p)
+            out->log_p[lo + j] = P.logp[j];
+    }
+    free(scratch);
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------------- all rows --- */
+
+/* x = <a, b> + bias gives db[j] += dx[j] a and dbias[j] += dx[j]. */
+static void accumulate(const struct skl_problem *p, const struct skl_side *side, int64_t row, const double *grad_x,
+                       const struct skl_reference_grads *into)
+{
+    int64_t D = width(side), columns = skl_reference_columns(p), lo, hi;
+    int64_t a = row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
+    int64_t first = matrix_of_row(p, side, row) * height(side);
+    skl_reference_range(p, row, &lo, &hi);
+    for (int64_t j = lo > 0 ? lo : 0; j < hi && j < columns; j++) {
+        for (int64_t d = 0; into->b && d < D; d++)
+            into->b[(first + j) * D + d] += grad_x[j] * element(&side->a, a + d);
+        if (into->bias)
+            into->bias[j] += grad_x[j];
+    }
+}
+
+static void clear(const struct skl_problem *p, const struct skl_side *side, const struct skl_reference_grads *grads)
+{
+    int64_t matrices = p->use == SKL_ATTENTION ? side->b.shape[0] * side->b.shape[1] : 1;
+    fill(grads->a, skl_reference_rows(p) * width(side), 0);
+    fill(grads->b, matrices * height(side) * width(side), 0);
+    fill(grads->bias, height(side), 0);
+}
+
+int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
+{
+    int64_t rows = skl_reference_rows(p), columns = skl_reference_columns(p);
+    double total = total_weight(p), value = 0;
+    double *grad_x = malloc((size_t)columns * 2 * sizeof *grad_x);
+    if (!grad_x)
+        return -1;
+    clear(p, &p->s, &out->s), clear(p, &p->t, &out->t);
+    for (int64_t row = 0; row < rows; row++) {
+        struct skl_reference_row r = {0};
+        double g = upstream(p, row, total);
+        r.grad_a_s = out->s.a ? out->s.a + row * width(&p->s) : NULL;
+        r.grad_a_t = out->t.a ? out->t.a + row * width(&p->t) : NULL;
+        r.grad_x_s = grad_x, r.grad_x_t = grad_x + columns;
+        if (skl_reference_row(p, row, g, &r) != 0) {
+            free(grad_x);
+            return -1;
+        }
+        if (g != 0) {
+            accumulate(p, &p->s, row, r.grad_x_s, &out->s);
+            accumulate(p, &p->t, row, r.grad_x_t, &out->t);
+            value += g * r.loss;
+        }
+        fill(out->loss ? out->loss + row : NULL, 1, r.loss);
+        fill(out->lse_s ? out->lse_s + row : NULL, 1, r.lse_s);
+        fill(out->lse_t ? out->lse_t + row : NULL, 1, r.lse_t);
+        fill(out->kl_s ? out->kl_s + row : NULL, 1, r.kl_s);
+        fill(out->kl_t ? out->kl_t + row : NULL, 1, r.kl_t);
+    }
+    out->value = value;
+    free(grad_x);
+    return 0;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The specification: every formula of docs/math.md in double precision with plain loops, forward and backward. It
+ * shares nothing with the engine but the public header, so that an error in one does not hide in the other. Used by
+ * the tests and by `streamkl check`. The problem must be one that the engine accepts; nothing is checked here.
+ */
+#ifndef SKL_REFERENCE_H
+#define SKL_REFERENCE_H
+
+#include <streamkl/streamkl.h>
+
+/* Number of rows: the product of a's leading dimensions. Rows are numbered in row-major order over them. */
+int64_t skl_reference_rows(const struct skl_problem *p);
+
+/* Number of columns that carry mass: 'columns', or b's rows when that is 0. */
+int64_t skl_reference_columns(const struct skl_problem *p);
+
+/* The columns lo .. hi-1 that a row sees; lo >= hi when it sees none. */
+void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, int64_t *hi);
+
+/* Upstream gradient of a row in the reduced loss: weight, over the sum of the weights for a mean. */
+double skl_reference_upstream(const struct skl_problem *p, int64_t row);
+
+/* One row. Pointers are filled when they are not NULL. A row of weight 0 or without columns has loss 0, LSE -inf,
+ * gradient 0. kl_s = KL(q || m) and kl_t = KL(p || m) are 0 unless the divergence is JSD. */
+struct skl_reference_row {
+    double loss, lse_s, lse_t, kl_s, kl_t;
+    double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */
+    double *grad_x_s, *grad_x_t; /* [columns]: with respect to x = <a, b> + bias */
+    double *log_q, *log_p;       /* [columns]: log-probabilities, -inf where there is no mass */
+};
+
+/* Gradients for the upstream gradient g. Returns 0, or -1 when out of memory. */
+int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct skl_reference_row *out);
+
+/* Contiguous, in the operand's shape; each may be NULL. b and bias are summed over the rows. */
+struct skl_reference_grads {
+    double *a, *b, *bias;
+};
+
+struct skl_reference {
+    double value;
+    double *loss, *lse_s, *lse_t, *kl_s, *kl_t; /* [rows]; each may be NULL */
+    struct skl_reference_grads s, t;
+};
+
+/* All rows, and the gradients of the reduced loss. Returns 0, or -1 when out of memory. */
+int skl_reference_run(const struct skl_problem *p, struct skl_reference *out);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The work of one call after every check has passed: defaults filled in, shapes normalised, sides put in the order of
+ * KL(P || Q). Attention has batch x heads problems of n rows; linear is one problem whose rows have up to three indices.
+ */
+#ifndef SKL_WORK_H
+#define SKL_WORK_H
+
+#include "streamkl/streamkl.h"
+
+#include <math.h>
+
+struct skl_kernels;
+
+/* A tensor over the rows (b, h, i), 4 bytes an element. */
+struct skl_rows {
+    char *data;
+    int64_t stride[3];
+};
+
+/* An operand or gradient [b][h][i][dim], the last dimension contiguous. */
+struct skl_operand {
+    char *data;
+    int dtype;
+    int64_t stride[3];
+};
+
+struct skl_vector_view {
+    char *data;
+    int dtype;
+    int64_t stride;
+};
+
+struct skl_work_side {
+    struct skl_operand a, b, grad_a, grad_b;
+    struct skl_vector_view bias, grad_bias;
+    int64_t dim;
+    int64_t b_batch, b_heads, b_rows; /* b_rows counts padding */
+    int64_t share;                    /* query heads to one head of b */
+    double logit_factor;              /* <a, b> + bias times this is y, or what softcap's tanh takes */
+    double cap;                       /* y = cap tanh(.); 0: no softcap */
+    double chain;                     /* d z / d <a, b> = chain (times 1 - tanh^2) */
+    double beta;                      /* JSD: weight in the mixture */
+    struct skl_rows lse, kl;          /* outputs, or saved inputs of a backward */
+};
+
+struct skl_work {
+    const struct skl_kernels *kernels;
+    int attention, jsd, mean;
+    int student;  /* which side the student is: P for reverse KL, Q otherwise */
+    int grads;    /* bit 0: some gradient of P is wanted; bit 1: of Q */
+    int64_t batch, heads, n; /* rows are (b, h, i) with i < n */
+    int64_t rows, columns;
+    int64_t left, right;     /* window around the diagonal; -1: no limit */
+    struct skl_rows begin, end, weight, loss;
+    struct skl_work_side side[2]; /* P, Q */
+    double weight_sum;
+    double *value;
+    int threads;
+    size_t limit;
+    int limit_is_default;
+    skl_progress progress;
+    void *progress_data;
+};
+
+static inline int64_t skl_size_of(int dtype)
+{
+    return dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
+}
+
+static inline void skl_row_index(const struct skl_work *w, int64_t row, int64_t at[3])
+{
+    at[2] = row % w->n;
+    at[1] = row / w->n % w->heads;
+    at[0] = row / w->n / w->heads;
+}
+
+static inline void *skl_row_at(const struct skl_rows *r, const int64_t at[3])
+{
+    return r->data + 4 * (at[0] * r->stride[0] + at[1] * r->stride[1] + at[2] * r->stride[2]);
+}
+
+static inline void *skl_operand_at(const struct skl_operand *o, int64_t b, int64_t h, int64_t i)
+{
+    return o->data + skl_size_of(o->dtype) * (b * o->stride[0] + h * o->stride[1] + i * o->stride[2]);
+}
+
+static inline float skl_row_get(const struct skl_rows *r, const int64_t at[3])
+{
+    return *(const float *)skl_row_at(r, at);
+}
+
+static inline void skl_row_put(const struct skl_rows *r, const int64_t at[3], double x)
+{
+    if (r->data)
+        *(float *)skl_row_at(r, at) = (float)x;
+}
+
+/* The columns lo..hi-1 that a row sees; none when lo >= hi. */
+void skl_row_range(const struct skl_work *w, const int64_t at[3], int64_t *lo, int64_t *hi);
+
+/* 0 when the row is to be skipped: no column or no weight. */
+double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
+
+/* Fills the work, or says what is wrong with the arguments. */
+enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
+                          const struct skl_outputs *out, struct skl_work *w);
+
+/* For skl_finish, which reads shapes, weights and outputs only. */
+enum skl_status skl_check_finish(const struct skl_problem *p, const struct skl_outputs *out, struct skl_work *w);
+
+/* A row's state in the order P, Q, natural logarithms; struct skl_state names the same numbers by student and teacher. */
+struct skl_row_state {
+    struct skl_side_state {
+        double m, l, acc;
+    } side[2];
+};
+
+static const struct skl_row_state skl_empty_row = {{{-HUGE_VAL, 0, 0}, {-HUGE_VAL, 0, 0}}};
+
+struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *s);
+struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *s);
+void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from);
+
+/* A complete row's results, natural logarithms. */
+struct skl_row_result {
+    double loss, lse[2], kl[2];
+};
+
+struct skl_row_result skl_finish_row(const struct skl_work *w, const struct skl_row_state *s);
+
+/* Where a row's results go. */
+void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r);
+
+#endif

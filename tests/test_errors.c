@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every rule at the border: a broken one gives a status and a sentence that names the argument and its value, and
+ * nothing is written.
+ */
+#include "cases.h"
+
+#include <pthread.h>
+
+enum { VALUE = 1, GRAD = 2, BACKWARD = 4, PARTIAL = 8, FINISH = 16, SIZE = 32, ALL = 63 };
+/* skl_finish reads shapes and weights only. */
+enum { READERS = ALL & ~FINISH, WRITERS = VALUE | GRAD | FINISH, DERIVING = GRAD | BACKWARD };
+
+static struct test_fixture attention, linear;
+enum { STATES = 64 };
+
+/* A call that would succeed; rules change one thing of it. */
+struct args {
+    struct test_fixture *f;
+    struct skl_problem p, *problem;
+    struct skl_outputs out, saved, *to, *from;
+    struct skl_state state[STATES], *states;
+    double value;
+};
+
+static void fresh(struct args *x, struct test_fixture *f)
+{
+    memset(x, 0, sizeof *x);
+    memset(x->state, TEST_CANARY, sizeof x->state);
+    x->f = f;
+    x->p = f->p, x->problem = &x->p;
+    x->out = test_outputs(f, 1, GRAD_ALL), x->to = &x->out;
+    x->saved = skl_no_outputs(), x->from = &x->saved;
+    x->states = x->state;
+    x->value = -7;
+    x->out.value = &x->value;
+}
+
+/* The outputs as this call takes them: no gradients in value and finish, no rows in backward. */
+static enum skl_status call(struct args *x, int which)
+{
+    static struct test_tensor rows[5];
+    struct skl_outputs out = x->out, *to = x->to ? &out : NULL, *from = x->from;
+    struct skl_tensor none = {0};
+    size_t bytes;
+    if (which == VALUE || which == FINISH)
+        out.s.a = out.s.b = out.s.bias = out.t.a = out.t.b = out.t.bias = none;
+    if (which == BACKWARD) {
+        out.value = NULL;
+        for (int k = LOSS; k <= KL_T; k++) { /* saved rows of their own, of any value */
+            if (!rows[k].t.data || rows[k].t.ndim != x->f->out[LOSS].t.ndim) {
+                test_tensor_free(&rows[k]);
+                rows[k] = test_tensor(SKL_F32, x->f->out[LOSS].t.ndim, x->f->out[LOSS].t.shape, 0, TEST_DENSE, 0);
+                test_fill(&rows[k].t, 1);
+            }
+            *test_slot(&out, k) = none;
+            if (from && !test_slot(from, k)->data && (k < KL_S || x->p.divergence == SKL_JSD))
+                *test_slot(from, k) = rows[k].t;
+        }
+    }
+    switch (which) {
+    case VALUE: return skl_value(x->problem, to);
+    case GRAD: return skl_value_and_grad(x->problem, to);
+    case BACKWARD: return skl_backward(x->problem, from, to);
+    case PARTIAL: return skl_partial(x->problem, NULL, x->states);
+    case FINISH: return skl_finish(x->problem, x->states, to);
+    default: return skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, x->problem, to, &bytes);
+    }
+}
+
+static int nothing_written(const struct args *x)
+{
+    int clean = x->value == -7;
+    const unsigned char *bytes = (const unsigned char *)x->state;
+    for (size_t i = 0; i < sizeof x->state; i++)
+        clean &= bytes[i] == TEST_CANARY;
+    for (int k = 0; k < OUTPUTS; k++)
+        clean &= !x->f->out[k].t.data || test_is_canary(&x->f->out[k].memory);
+    return clean;
+}
+
+static void refused(struct args *x, int calls, enum skl_status status, const char *name, const char *value)
+{
+    for (int which = 1; which <= SIZE; which *= 2) {
+        if (!(calls & which))
+            continue;
+        test_context("rule '%s = %s', call %d", name, value, which);
+        enum skl_status got = call(x, which);
+        const char *said = skl_last_error();
+        CHECK(got == status, "gave \"%s\" (%s), expected \"%s\"", skl_status_string(got), said,
+              skl_status_string(status));
+        CHECK(strstr(said, name), "the sentence \"%s\" does not name \"%s\"", said, name);
+        CHECK(strstr(said, value), "the sentence \"%s\" does not give \"%s\"", said, value);
+        CHECK(!strncmp(said, "cannot use ", 11) && strchr(said, ':'), "the sentence is \"%s\"", said);
+        CHECK(nothing_written(x), "something was written");
+        memset(x->state, TEST_CANARY, sizeof x->state);
+    }
+}
+
+/* RULE(calls, name, value, change): after 'change' of the fresh call x, those calls refuse and name it. */
+#define RULE_(fixture, calls, status, name, shown, change)                                                             \
+    do {                                                                                                               \
+        struct args x;                                                                                                 \
+        fresh(&x, fixture);                                                                                            \
+        change;                                                                                                        \
+        refused(&x, calls, status, name, shown);                                                                       \
+    } while (0)
+#define RULE(calls, name, shown, change) RULE_(&attention, calls, SKL_BAD_ARGUMENT, name, shown, change)
+#define LINEAR(calls, name, shown, change) RULE_(&linear, calls, SKL_BAD_ARGUMENT, name, shown, change)
+#define UNSUPPORTED(calls, name, shown, change) RULE_(&attention, calls, SKL_UNSUPPORTED, name, shown, change)
+
+static void numbers(void)
+{
+    RULE(ALL, "problem", "NULL", x.problem = NULL);
+    RULE(ALL, "struct_size", "3", x.p.struct_size = 3);
+    RULE(ALL, "use", "2", x.p.use = 2);
+    RULE(ALL, "use", "-1", x.p.use = -1);
+    RULE(ALL, "divergence", "3", x.p.divergence = 3);
+    RULE(ALL, "divergence", "-1", x.p.divergence = -1);
+    RULE(ALL, "reduction", "2", x.p.reduction = 2);
+    RULE(ALL, "temperature", "nan", x.p.temperature = NAN);
+    RULE(ALL, "temperature", "0", x.p.temperature = 0);
+    RULE(ALL, "temperature", "-1.5", x.p.temperature = -1.5);
+    RULE(ALL, "temperature", "inf", x.p.temperature = INFINITY);
+    for (int k = 0; k < 5; k++) {
+        static const double betas[] = {0, 1, -0.25, 1.5, NAN};
+        static const char *const shown[] = {"0", "1", "-0.25", "1.5", "nan"};
+        RULE(READERS, "beta", shown[k], (x.p.divergence = SKL_JSD, x.p.beta = betas[k]));
+    }
+    RULE(ALL, "s.scale", "nan", x.p.s.scale = NAN);
+    RULE(ALL, "t.scale", "inf", x.p.t.scale = INFINITY);
+    RULE(ALL, "s.softcap", "-2", x.p.s.softcap = -2);
+    RULE(ALL, "t.softcap", "nan", x.p.t.softcap = NAN);
+    RULE(ALL, "window_left", "-2", x.p.window_left = -2);
+    RULE(ALL, "window_right", "-9", x.p.window_right = -9);
+    RULE(ALL, "columns", "-4", x.p.columns = -4);
+    RULE(ALL, "columns", "1000", x.p.columns = 1000);
+    RULE(ALL, "threads", "-1", x.p.threads = -1);
+    RULE(ALL, "threads", "1000000", x.p.threads = 1000000);
+    RULE(ALL, "isa", "77", x.p.isa = 77);
+    LINEAR(ALL, "causal", "1", x.p.causal = 1);
+    LINEAR(ALL, "window_left", "4", x.p.window_left = 4);
+    LINEAR(ALL, "window_right", "0", x.p.window_right = 0);
+}
+
+static void operands(void)
+{
+    RULE(READERS, "s.a", "NULL", x.p.s.a.data = NULL);
+    RULE(READERS, "s.b", "NULL", x.p.s.b.data = NULL);
+    RULE(READERS, "t.a", "NULL", x.p.t.a.data = NULL);
+    RULE(READERS, "t.b", "NULL", x.p.t.b.data = NULL);
+    RULE(ALL, "s.a", "3", x.p.s.a.ndim = 3);
+    RULE(ALL, "t.b", "5", x.p.t.b.ndim = 5);
+    LINEAR(ALL, "s.a", "1", x.p.s.a.ndim = 1);
+    LINEAR(ALL, "s.b", "3", x.p.s.b.ndim = 3);
+    RULE(READERS, "s.a.dtype", "3", x.p.s.a.dtype = SKL_I32);
+    RULE(READERS, "t.b.dtype", "9", x.p.t.b.dtype = 9);
+    RULE(READERS, "s.b.dtype", "-1", x.p.s.b.dtype = -1);
+    UNSUPPORTED(READERS, "s.a.device", "5", x.p.s.a.device = 5);
+    RULE(ALL, "s.a", "-3", x.p.s.a.shape[2] = -3);
+    RULE(ALL, "s.b", "-1", x.p.s.b.shape[2] = -1);
+    RULE(ALL, "s.a", "0", x.p.s.a.shape[3] = 0);
+    RULE(ALL, "s.a", "4611686018427387904", x.p.s.a.shape[0] = x.p.t.a.shape[0] = (int64_t)1 << 62);
+    RULE(READERS, "s.a", "9223372036854775807", x.p.s.a.stride[0] = INT64_MAX);
+    RULE(READERS, "t.b", "-9223372036854775808", x.p.t.b.stride[0] = INT64_MIN);
+    RULE(READERS, "s.a.stride[3]", "2", x.p.s.a.stride[3] = 2);
+    RULE(READERS, "t.b.stride[3]", "0", x.p.t.b.stride[3] = 0);
+    RULE(ALL, "t.a.shape[0]", "7", x.p.t.a.shape[0] = 7);
+    RULE(ALL, "t.a.shape[2]", "7", x.p.t.a.shape[2] = 7);
+    RULE(ALL, "s.b.shape[0]", "7", x.p.s.b.shape[0] = 7);
+    RULE(ALL, "s.b.shape[3]", "7", x.p.s.b.shape[3] = 7);
+    RULE(ALL, "s.b.shape[1]", "3", x.p.s.b.shape[1] = 3);
+    RULE(ALL, "t.b.shape[1]", "8", x.p.t.b.shape[1] = 8);
+    RULE(ALL, "t.b.shape[1]", "0", x.p.t.b.shape[1] = 0);
+    RULE(ALL, "columns", "9", x.p.t.b.shape[2] = 9);
+    LINEAR(ALL, "t.a", "2", x.p.t.a.ndim = 2);
+    LINEAR(ALL, "s.bias", "3", x.p.s.bias.shape[0] = 3);
+    LINEAR(READERS, "t.bias.dtype", "3", x.p.t.bias.dtype = SKL_I32);
+    LINEAR(ALL, "t.bias.ndim", "2", x.p.t.bias.ndim = 2);
+    RULE(READERS, "s.bias", "0x", x.p.s.bias = skl_vector(SKL_F32, x.f->in[0].t.data, x.p.s.b.shape[2]));
+}
+
+static void rows(void)
+{
+    RULE(READERS, "begin.dtype", "0", (x.p.begin = x.f->out[LSE_S].t));
+    RULE(READERS, "end.dtype", "0", (x.p.end = x.f->out[LSE_S].t));
+    RULE(ALL, "weight.dtype", "1", (x.p.weight = x.f->p.weight, x.p.weight.dtype = SKL_BF16));
+    RULE(ALL, "weight.ndim", "2", (x.p.weight.ndim = 2));
+    RULE(ALL, "weight.shape[1]", "5", (x.p.weight.shape[1] = 5));
+    RULE(WRITERS, "out.loss.dtype", "2", x.out.loss.dtype = SKL_F16);
+    RULE(WRITERS, "out.lse_s.ndim", "4", x.out.lse_s.ndim = 4);
+    RULE(WRITERS, "out.lse_t.shape[2]", "1", x.out.lse_t.shape[2] = 1);
+    RULE(WRITERS, "out.kl_s", "0x", (x.out.kl_s = x.out.lse_s, x.out.lse_s.data = NULL));
+    RULE(WRITERS, "out.loss", "0", x.out.loss.stride[2] = 0);
+    RULE(WRITERS, "out.loss", "1", (x.out.loss.stride[2] = x.out.loss.stride[0] = x.out.loss.stride[1] = 1));
+}
+
+static void outputs(void)
+{
+    RULE(WRITERS | BACKWARD | SIZE, "out", "NULL", x.to = NULL);
+    RULE(WRITERS | BACKWARD | SIZE, "out.struct_size", "8", x.out.struct_size = 8);
+    RULE(BACKWARD, "saved", "NULL", x.from = NULL);
+    RULE(BACKWARD, "saved.struct_size", "1", x.saved.struct_size = 1);
+    RULE(PARTIAL | FINISH, "state", "NULL", x.states = NULL);
+    RULE(DERIVING, "out.s.a.shape[3]", "1", x.out.s.a.shape[3] = 1);
+    RULE(DERIVING, "out.t.b.shape[2]", "1", x.out.t.b.shape[2] = 1);
+    RULE(DERIVING, "out.s.a.dtype", "2", x.out.s.a.dtype = SKL_F16); /* the operand is bf16 */
+    RULE(DERIVING, "out.t.a.dtype", "1", x.out.t.a.dtype = SKL_BF16); /* the operand is f32 */
+    RULE(DERIVING, "out.s.b.stride[3]", "2", x.out.s.b.stride[3] = 2);
+    RULE(DERIVING, "out.s.a", "0", x.out.s.a.stride[2] = 0);
+    RULE(DERIVING, "out.s.a", "share memory", x.out.s.a.stride[2] = x.out.s.a.shape[3] - 1);
+    RULE(DERIVING, "out.s.b", "share memory", x.out.s.b.stride[0] = x.out.s.b.stride[2]);
+    RULE(DERIVING, "out.s.b", "s.b", x.out.s.b.data = x.p.s.b.data);
+    RULE(DERIVING, "out.t.a", "s.a", x.out.t.a.data = (char *)x.p.s.a.data + 8);
+    RULE(DERIVING, "out.t.a", "out.s.a", x.out.t.a.data = x.out.s.a.data);
+    RULE(DERIVING, "out.s.a", "weight", x.out.s.a.data = x.p.weight.data);
+    RULE(WRITERS, "out.lse_s", "out.loss", x.out.lse_s.data = x.out.loss.data);
+    RULE(WRITERS & ~FINISH, "out.loss", "t.b", x.out.loss.data = x.p.t.b.data);
+    RULE(DERIVING, "out.s.bias", "0x", x.out.s.bias = skl_vector(SKL_F32, x.out.loss.data, x.p.s.b.shape[2]));
+    LINEAR(DERIVING, "out.s.bias.shape[0]", "2", x.out.s.bias.shape[0] = 2);
+    LINEAR(DERIVING, "out.t.bias.dtype", "2", x.out.t.bias.dtype = SKL_F16);
+}
+
+/* What one call takes and another does not. */
+static void between_calls(void)
+{
+    struct args x;
+    fresh(&x, &attention);
+    test_context("gradients in skl_value");
+    CHECK_STATUS(skl_value(&x.p, &x.out), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "out.s"), "said \"%s\"", skl_last_error());
+    test_context("rows in skl_backward");
+    x.saved = test_outputs(&attention, 1, 0);
+    CHECK_STATUS(skl_backward(&x.p, &x.saved, &x.out), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "out."), "said \"%s\"", skl_last_error());
+    test_context("what a backward needs");
+    static const struct {
+        int divergence, missing;
+        unsigned grads;
+    } needs[] = {
+        {SKL_FORWARD_KL, LSE_S, GRAD_A_S}, {SKL_FORWARD_KL, LSE_T, GRAD_A_S}, {SKL_FORWARD_KL, LOSS, GRAD_B_T},
+        {SKL_REVERSE_KL, LOSS, GRAD_A_S},  {SKL_JSD, KL_S, GRAD_B_S},         {SKL_JSD, KL_T, GRAD_A_T},
+    };
+    for (int k = 0; k < COUNT(needs); k++) {
+        struct skl_outputs saved = test_outputs(&attention, 1, 0), out = test_outputs(&attention, 0, needs[k].grads);
+        if (needs[k].divergence == SKL_JSD) { /* any rows will do: the call is refused */
+            *test_slot(&saved, needs[k].missing == KL_S ? KL_T : KL_S) = saved.loss;
+        }
+        test_slot(&saved, needs[k].missing)->data = NULL;
+        x.p.divergence = needs[k].divergence;
+        CHECK_STATUS(skl_backward(&x.p, &saved, &out), SKL_BAD_ARGUMENT);
+        CHECK(strstr(skl_last_error(), test_output_name[needs[k].missing]), "said \"%s\", missing %s", skl_last_error(),
+              test_output_name[needs[k].missing]);
+    }
+    test_context("merge");
+    CHECK_STATUS(skl_merge(-1, x.state, x.state), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "rows = -1"), "said \"%s\"", skl_last_error());
+    CHECK_STATUS(skl_merge(1, NULL, x.state), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "into"), "said \"%s\"", skl_last_error());
+    CHECK_STATUS(skl_merge(1, x.state, NULL), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "from"), "said \"%s\"", skl_last_error());
+    CHECK_STATUS(skl_merge(0, NULL, NULL), SKL_OK);
+    test_context("workspace_size");
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &x.p, &x.out, NULL), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "bytes"), "said \"%s\"", skl_last_error());
+    size_t bytes;
+    CHECK_STATUS(skl_workspace_size((enum skl_call)9, &x.p, &x.out, &bytes), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "call"), "said \"%s\"", skl_last_error());
+}
+
+/* The calls that were to be broken do succeed unbroken, or the rules above would prove nothing. */
+static void unbroken(void)
+{
+    struct test_fixture *both[] = {&attention, &linear};
+    for (int k = 0; k < 2; k++)
+        for (int which = 1; which <= SIZE; which *= 2) {
+            struct args x;
+            fresh(&x, both[k]);
+            for (int i = 0; i < STATES; i++)
+                x.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
+            test_context("unbroken, call %d", which);
+            CHECK_STATUS(call(&x, which), SKL_OK);
+        }
+}
+
+static void *error_elsewhere(void *data)
+{
+    *(int *)data = skl_last_error()[0] == 0;
+    return NULL;
+}
+
+/* Messages belong to the thread, numbers that are no status have a name. */
+static void messages(void)
+{
+    pthread_t thread;
+    int empty = 0;
+    test_context("messages");
+    CHECK_STATUS(skl_value(NULL, NULL), SKL_BAD_ARGUMENT);
+    pthread_create(&thread, NULL, error_elsewhere, &empty);
+    pthread_join(thread, NULL);
+    CHECK(empty, "another thread sees this thread's message");
+    for (int s = -1; s < 9; s++)
+        CHECK(skl_status_string((enum skl_status)s) != NULL, "status %d has no string", s);
+    for (int i = -1; i < 9; i++)
+        CHECK(skl_isa_name((enum skl_isa)i) != NULL, "instruction set %d has no name", i);
+    CHECK(!strcmp(skl_isa_name((enum skl_isa)77), "unknown"), "isa 77 is %s", skl_isa_name((enum skl_isa)77));
+}
+
+int main(void)
+{
+    test_begin("test_errors");
+    CHECK(skl_last_error()[0] == 0, "no call failed, yet the message is \"%s\"", skl_last_error());
+    struct test_case c = test_attention_case(5, 6, 4);
+    c.batch = 2, c.heads = 4, c.key_heads[S] = 2, c.weights = TEST_POSITIVE, c.dtype[S] = SKL_BF16;
+    test_build(&attention, &c);
+    c = test_linear_case(5, 6, 4);
+    c.lead = 2, c.heads = 2, c.bias[S] = c.bias[T] = 1, c.weights = TEST_POSITIVE;
+    test_build(&linear, &c);
+    unbroken();
+    numbers();
+    operands();
+    rows();
+    outputs();
+    between_calls();
+    messages();
+    test_destroy(&attention), test_destroy(&linear);
+    return test_end();
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers at the ends of what f32 holds, rows and columns without mass, NaN that must stay where it came from, sizes of
+ * one and of none, and half a million columns.
+ */
+#include "cases.h"
+
+static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+
+/* All ways on all instruction sets, the bounds widened by what the rounding of logits of this size does. */
+static void run_everywhere(struct test_fixture *f, double logit, const char *name)
+{
+    test_expect(f);
+    double ulp = 4 * 0x1p-24 * logit;
+    for (int k = 0; k < OUTPUTS; k++)
+        for (int64_t i = 0; f->want[k] && i < test_count(&f->out[k].t); i++)
+            /* A gradient feels the rounding of a logit in proportion to the largest it could be, |operand| <= 8. */
+            f->bound[k][i] += k < A_S ? ulp : ulp * 8 * fabs(skl_reference_upstream(&f->p, 0));
+    f->value_bound += ulp * (f->c.reduction == SKL_SUM ? (double)f->c.rows : 1);
+    for (int k = 0; k < COUNT(isas); k++) {
+        if (!skl_isa_available(isas[k]))
+            continue;
+        f->p.isa = isas[k];
+        test_context("%s, %s, divergence %d", name, skl_isa_name(isas[k]), f->c.divergence);
+        for (int way = 0; way < WAYS; way++)
+            test_run(f, way);
+    }
+}
+
+/* A linear problem whose logits are its biases: a = 0. 'logit' gives z of (side, column). */
+static void with_logits(const char *name, int64_t cols, double largest, double (*logit)(int side, int64_t column))
+{
+    for (int d = 0; d < 3; d++) {
+        struct test_fixture f;
+        struct test_case c = test_linear_case(5, cols, 3);
+        c.divergence = d, c.bias[S] = c.bias[T] = 1, c.beta = 0.4;
+        test_build(&f, &c);
+        for (int side = 0; side < 2; side++) {
+            test_fill(&f.in[3 * side].t, 0);
+            for (int64_t j = 0; j < cols; j++)
+                test_set(&f.in[3 * side + 2].t, j, logit(side, j));
+        }
+        run_everywhere(&f, largest, name);
+        test_destroy(&f);
+    }
+}
+
+static double alternating_1e4(int side, int64_t j)
+{
+    return (j + side) % 3 == 0 ? 1e4 : j % 2 ? -1e4 : 0;
+}
+
+static double same_1e4(int side, int64_t j)
+{
+    return (j % 3 == 0 ? 1e4 : -1e4) + 0.25 * (double)(j * (side + 1) % 7);
+}
+
+/* A few columns have all the mass; in the others both probabilities are below e^-104, below e^-700, or below both. */
+static double underflowing(int side, int64_t j)
+{
+    static const double depth[] = {0, -110, -250, -900, -5000};
+    return depth[j % 5] + (side ? 0.5 : -0.5) * (double)(j % 3);
+}
+
+/* p is where q is not: every term of KL is large, JSD is log 2 and such. */
+static double apart(int side, int64_t j)
+{
+    return j % 2 == side ? 0 : -300;
+}
+
+static double equal(int side, int64_t j)
+{
+    (void)side, (void)j;
+    return -7.5;
+}
+
+static void large_logits(void)
+{
+    with_logits("logits of +-1e4", 50, 1e4, alternating_1e4);
+    with_logits("common logits of +-1e4", 50, 1e4, same_1e4);
+    with_logits("both sides underflow", 230, 300, underflowing); /* deeper ones have no mass and need no precision */
+    with_logits("disjoint", 230, 300, apart);
+    with_logits("uniform", 1000, 10, equal);
+}
+
+/* ------------------------------------------------------------------------------------------------- -inf --- */
+
+/* Columns of -inf on one side, the other or both. Where mass meets none, the KL that minds is +inf and the gradient of
+ * its first side is not defined; everything else is compared. */
+static void closed_columns(void)
+{
+    for (int d = 0; d < 3; d++)
+        for (int closed = 1; closed <= 3; closed++) {
+            struct test_fixture f;
+            struct test_case c = test_linear_case(9, 110, 6);
+            c.divergence = d, c.bias[S] = c.bias[T] = 1;
+            int infinite = (d == SKL_FORWARD_KL && closed == 1) || (d == SKL_REVERSE_KL && closed == 2);
+            c.grads = !infinite ? GRAD_ALL : GRAD_A_S | GRAD_B_S | GRAD_BIAS_S;
+            if (infinite && d == SKL_REVERSE_KL)
+                c.grads = GRAD_A_T | GRAD_B_T | GRAD_BIAS_T;
+            test_build(&f, &c);
+            for (int64_t j = 0; j < c.cols; j++)
+                for (int side = 0; side < 2; side++)
+                    if ((closed >> side & 1) && (j % 7 == 2 || j >= 96)) /* some, and a whole tile */
+                        test_set(&f.in[3 * side + 2].t, j, -INFINITY);
+            run_everywhere(&f, 0, closed == 1 ? "student closed" : closed == 2 ? "teacher closed" : "both closed");
+            test_destroy(&f);
+        }
+}
+
+/* No mass anywhere on one side or on both: never NaN in the loss. */
+static void closed_rows(void)
+{
+    for (int d = 0; d < 3; d++)
+        for (int closed = 1; closed <= 3; closed++) {
+            struct test_fixture f;
+            struct test_case c = test_linear_case(3, 10, 2);
+            c.divergence = d, c.bias[S] = c.bias[T] = 1, c.grads = 0;
+            test_build(&f, &c);
+            for (int side = 0; side < 2; side++)
+                if (closed >> side & 1)
+                    test_fill(&f.in[3 * side + 2].t, -INFINITY);
+            test_expect(&f);
+            for (int k = 0; k < COUNT(isas); k++)
+                if (skl_isa_available(isas[k])) {
+                    f.p.isa = isas[k];
+                    test_context("no mass on side(s) %d, %s, divergence %d", closed, skl_isa_name(isas[k]), d);
+                    struct skl_outputs out = test_outputs(&f, 1, 0);
+                    CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
+                    test_compare(&f, &out, "value");
+                }
+            test_destroy(&f);
+        }
+}
+
+/* -------------------------------------------------------------------------------------------------- NaN --- */
+
+/* Makes every expectation that the poison reaches "anything": by the mask, row i and column j meet. */
+static void check_others(struct test_fixture *f, const char *name)
+{
+    struct skl_outputs out = test_outputs(f, 1, GRAD_ALL);
+    out.value = NULL;
+    CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);
+    for (int k = 0; k < OUTPUTS; k++) {
+        if (!f->want[k])
+            continue;
+        int64_t bad = 0, tamed = 0, at = -1;
+        for (int64_t i = 0; i < test_count(&f->out[k].t); i++) {
+            double got = test_get(&f->out[k].t, i);
+            if (!isnan(f->want[k][i]) && !test_within(got, f->want[k][i], f->bound[k][i]))
+                bad++, at = i;
+            if (isnan(f->want[k][i]) && k < A_S && !isnan(got))
+                tamed++;
+        }
+        CHECK(bad == 0, "%s: NaN spread to %lld elements of %s, the last at %lld", name, (long long)bad,
+              test_output_name[k], (long long)at);
+        CHECK(tamed == 0, "%s: %lld rows of %s hide a NaN", name, (long long)tamed, test_output_name[k]);
+    }
+}
+
+enum poison { IN_ROW, IN_COLUMN, IN_WEIGHTLESS_ROW, IN_PADDING, IN_UNSEEN_COLUMN, POISONS };
+
+static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
+{
+    static const char *const names[] = {"in a row", "in a column", "in a row of weight 0", "in a padded column",
+                                        "in a column no row sees"};
+    struct test_fixture f;
+    struct test_case c = test_attention_case(40, 60, 10);
+    c.causal = 1, c.divergence = d;
+    if (where == IN_WEIGHTLESS_ROW)
+        c.weights = TEST_POSITIVE;
+    if (where == IN_PADDING)
+        c.pad[S] = c.pad[T] = 50;
+    if (where == IN_UNSEEN_COLUMN)
+        c.right = 0, c.left = 15;
+    test_build(&f, &c);
+    f.p.isa = isa;
+    test_context("%s %s, %s, divergence %d", isnan(value) ? "NaN" : "inf", names[where], skl_isa_name(isa), d);
+    for (int side = 0; side < 2; side++) {
+        struct skl_tensor *a = &f.in[3 * side].t, *b = &f.in[3 * side + 1].t;
+        int64_t row = 11, column = where == IN_COLUMN ? 57 : where == IN_UNSEEN_COLUMN ? 1 : c.cols;
+        for (int64_t i = 0; i < c.dim[side]; i++) {
+            if (where == IN_ROW || where == IN_WEIGHTLESS_ROW)
+                test_set(a, row * c.dim[side] + i, value);
+            else
+                test_set(b, column * c.dim[side] + i, value);
+        }
+    }
+    if (where == IN_WEIGHTLESS_ROW)
+        test_set(&f.in[8].t, 11, 0);
+    test_expect(&f);
+    check_others(&f, "value and grad");
+    test_destroy(&f);
+}
+
+static void not_a_number(void)
+{
+    for (int k = 0; k < COUNT(isas); k++)
+        for (int where = 0; where < POISONS && skl_isa_available(isas[k]); where++)
+            for (int d = 0; d < 3; d++) {
+                poisoned(where, NAN, d, isas[k]);
+                poisoned(where, INFINITY, d, isas[k]);
+            }
+}
+
+/* ------------------------------------------------------------------------------------------------ sizes --- */
+
+static void least_sizes(void)
+{
+    static const int64_t table[][3] = {{1, 1, 1}, {1, 1, 300}, {1, 300, 1}, {300, 1, 1}, {300, 1, 70}};
+    for (int k = 0; k < COUNT(table); k++)
+        for (int d = 0; d < 6; d++) {
+            struct test_case c = d < 3 ? test_attention_case(table[k][0], table[k][1], table[k][2])
+                                       : test_linear_case(table[k][0], table[k][1], table[k][2]);
+            c.divergence = d % 3;
+            test_all_ways(&c);
+        }
+}
+
+/* No rows, or no columns: nothing to compute is not an error. Gradients that exist are 0. */
+static void none(void)
+{
+    for (int d = 0; d < 3; d++)
+        for (int kind = 0; kind < 2; kind++) {
+            float a[6] = {1, 2, 3, 4, 5, 6}, loss[3] = {9, 9, 9}, lse[3] = {9, 9, 9}, grad[6] = {9, 9, 9, 9, 9, 9};
+            double value = 9;
+            struct skl_tensor x = skl_matrix(SKL_F32, a, kind ? 3 : 0, 2), w = skl_matrix(SKL_F32, a, kind ? 0 : 3, 2);
+            struct skl_problem p = skl_linear(x, w, x, w);
+            struct skl_outputs out = skl_no_outputs();
+            p.divergence = d;
+            out.value = &value;
+            out.loss = skl_vector(SKL_F32, loss, x.shape[0]), out.lse_s = skl_vector(SKL_F32, lse, x.shape[0]);
+            out.s.a = skl_matrix(SKL_F32, grad, x.shape[0], 2);
+            if (!kind)
+                out.s.a.data = NULL, out.s.b = skl_matrix(SKL_F32, grad, 3, 2);
+            test_context("%s, divergence %d", kind ? "no columns" : "no rows", d);
+            CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+            CHECK(value == 0, "value %g", value);
+            for (int i = 0; i < 6; i++)
+                CHECK(grad[i] == 0, "gradient %g", grad[i]);
+            for (int i = 0; kind && i < 3; i++)
+                CHECK(loss[i] == 0 && lse[i] == -INFINITY, "loss %g, lse %g", loss[i], lse[i]);
+        }
+}
+
+/* The error does not grow with the number of columns: the bounds are those of any other test. */
+static void half_a_million(void)
+{
+    int64_t cols = test_quick() ? 20000 : 512 * 1024;
+    for (int d = 0; d < 3; d++) {
+        struct test_fixture f;
+        struct test_case c = test_attention_case(3, cols, 8);
+        c.divergence = d, c.spread = 2;
+        test_build(&f, &c);
+        test_expect(&f);
+        test_context("%lld keys, divergence %d", (long long)cols, d);
+        for (int way = 0; way < WAYS; way++)
+            test_run(&f, way);
+        test_destroy(&f);
+    }
+}
+
+int main(void)
+{
+    test_begin("test_extremes");
+    large_logits();
+    closed_columns();
+    closed_rows();
+    not_a_number();
+    least_sizes();
+    none();
+    half_a_million();
+    return test_end();
+}

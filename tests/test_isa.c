@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The choice of an instruction set: by p.isa, and by STREAMKL_ISA, with which CTest runs this program once more per name.
+ */
+#include "cases.h"
+
+static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+
+/* What STREAMKL_ISA allows at most; a word it does not know changes nothing. */
+static enum skl_isa allowed(void)
+{
+    const char *name = getenv("STREAMKL_ISA");
+    for (int k = 0; name && k < COUNT(isas); k++)
+        if (!strcmp(name, skl_isa_name(isas[k])))
+            return isas[k];
+    return SKL_ISA_NEON;
+}
+
+static void names(void)
+{
+    static const char *const expected[] = {"baseline", "avx2", "avx512", "neon"};
+    for (int k = 0; k < COUNT(isas); k++)
+        CHECK(!strcmp(skl_isa_name(isas[k]), expected[k]), "%d is named %s", isas[k], skl_isa_name(isas[k]));
+    CHECK(skl_isa_available(SKL_ISA_BASELINE), "the baseline is not available");
+    CHECK(skl_isa_available(skl_isa_best()), "the best is not available");
+    CHECK(skl_isa_best() <= allowed(), "STREAMKL_ISA allows %s, the best is %s", skl_isa_name(allowed()),
+          skl_isa_name(skl_isa_best()));
+    for (int k = 0; k < COUNT(isas); k++)
+        CHECK(isas[k] <= allowed() || !skl_isa_available(isas[k]), "%s is above what STREAMKL_ISA allows",
+              skl_isa_name(isas[k]));
+    for (int other = -3; other < 20; other++)
+        if (other < SKL_ISA_BASELINE || other > SKL_ISA_NEON)
+            CHECK(!skl_isa_available((enum skl_isa)other), "%d is available", other);
+}
+
+static void forced(void)
+{
+    for (int k = 0; k < 6; k++) {
+        struct test_fixture f;
+        struct test_case c = k % 2 ? test_linear_case(30, 120, 33) : test_attention_case(30, 120, 33);
+        c.divergence = k / 2;
+        test_build(&f, &c);
+        test_expect(&f);
+        for (int i = 0; i < COUNT(isas); i++) {
+            f.p.isa = isas[i];
+            struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+            test_context("%s, divergence %d", skl_isa_name(isas[i]), c.divergence);
+            if (skl_isa_available(isas[i])) {
+                CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+                test_compare(&f, &out, "forced");
+                continue;
+            }
+            CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_UNSUPPORTED);
+            CHECK(strstr(skl_last_error(), skl_isa_name(isas[i])), "said \"%s\"", skl_last_error());
+            CHECK(test_is_canary(&f.out[LOSS].memory), "something was written");
+        }
+        /* 0 is the best, bit for bit. */
+        double best, chosen;
+        struct skl_outputs out = test_outputs(&f, 1, 0);
+        test_context("best, divergence %d", c.divergence);
+        f.p.isa = SKL_ISA_BEST, out.value = &best;
+        CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
+        f.p.isa = skl_isa_best(), out.value = &chosen;
+        CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
+        CHECK(best == chosen, "%.17g and %.17g", best, chosen);
+        test_destroy(&f);
+    }
+}
+
+int main(void)
+{
+    test_begin("test_isa");
+    const char *variable = getenv("STREAMKL_ISA");
+    printf("test_isa: STREAMKL_ISA=%s, best is %s, version %s\n", variable ? variable : "", skl_isa_name(skl_isa_best()),
+           skl_version());
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", SKL_VERSION_MAJOR, SKL_VERSION_MINOR, SKL_VERSION_PATCH);
+    CHECK(!strcmp(version, skl_version()), "the header is %s, the library %s", version, skl_version());
+    names();
+    forced();
+    return test_end();
+}

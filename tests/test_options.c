@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every value of every option, and every pair that could meet badly: masks, dtypes, layouts, gradients asked for. All
+ * ways, all divergences, every instruction set here.
+ */
+#include "cases.h"
+
+static void every_divergence(struct test_case c)
+{
+    for (c.divergence = 0; c.divergence < 3; c.divergence++)
+        test_all_ways(&c);
+}
+
+static void masks(void)
+{
+    static const struct {
+        int64_t rows, cols, left, right;
+        int causal;
+    } table[] = {
+        {40, 40, -1, -1, 1},  {40, 150, -1, -1, 1}, {150, 40, -1, -1, 1}, /* above the diagonal: 110 empty rows */
+        {140, 140, 16, -1, 1}, {140, 140, 0, 0, 0},   {60, 300, 130, 5, 0},
+        {60, 300, -1, 7, 0},   {60, 300, 9, -1, 0},   {300, 60, 3, 3, 0},
+        {20, 20, 1000, 1000, 0}, {33, 290, 128, 0, 1}, {1, 270, -1, -1, 1}, {270, 1, -1, -1, 1},
+    };
+    for (int k = 0; k < COUNT(table); k++) {
+        if (test_quick() && k % 3)
+            continue;
+        struct test_case c = test_attention_case(table[k].rows, table[k].cols, 24);
+        c.causal = table[k].causal, c.left = table[k].left, c.right = table[k].right;
+        every_divergence(c);
+        c.ranges = 1, c.weights = TEST_SOME_ZERO;
+        every_divergence(c);
+    }
+}
+
+static void heads(void)
+{
+    static const int64_t table[][3] = {{6, 6, 6}, {6, 1, 6}, {6, 3, 2}, {8, 4, 1}}; /* H, Hkv of s, Hkv of t */
+    for (int k = 0; k < COUNT(table); k++) {
+        struct test_case c = test_attention_case(19, 45, 16);
+        c.batch = 2, c.heads = table[k][0], c.key_heads[S] = table[k][1], c.key_heads[T] = table[k][2];
+        c.dim[T] = 40, c.causal = k % 2, c.layout = k % TEST_LAYOUTS;
+        every_divergence(c);
+    }
+}
+
+static void dtypes(void)
+{
+    for (int k = 0; k < 36; k++) {
+        struct test_case c = k % 2 ? test_linear_case(21, 70, 33) : test_attention_case(21, 70, 33);
+        c.dtype[S] = k / 2 % 3, c.dtype[T] = k / 6 % 3, c.own = k / 18;
+        if (c.use == SKL_LINEAR)
+            c.bias[S] = 1 + k / 6 % 3, c.bias[T] = 1 + k / 2 % 3, c.pad[T] = 5;
+        if (!test_quick() || k % 5 == 0)
+            every_divergence(c);
+    }
+}
+
+/* The gradients that are not asked for are neither written nor needed by the others. */
+static void subsets(void)
+{
+    for (unsigned grads = 1; grads <= GRAD_ALL; grads++) {
+        struct test_case c = test_linear_case(17, 40, 9);
+        c.bias[S] = c.bias[T] = 1;
+        c.grads = grads, c.divergence = (int)(grads % 3);
+        if (!test_quick() || grads % 9 == 0)
+            test_all_ways(&c);
+    }
+}
+
+static void layouts(void)
+{
+    for (int layout = 0; layout < TEST_LAYOUTS; layout++)
+        for (int place = 0; place < TEST_PLACES; place++)
+            for (int use = 0; use < 2; use++) {
+                struct test_case c = use ? test_linear_case(9, 50, 21) : test_attention_case(18, 50, 21);
+                c.batch = 2, c.heads = 3, c.lead = 1 + (layout + place) % 3;
+                c.layout = layout, c.place = place;
+                c.dtype[S] = place, c.dtype[T] = (place + layout) % 3, c.own = 1;
+                c.ranges = place == 0, c.weights = place;
+                c.divergence = (layout + place) % 3;
+                test_all_ways(&c);
+            }
+}
+
+static void logits(void)
+{
+    static const struct {
+        double scale[2], softcap[2], temperature, beta;
+    } table[] = {
+        {{0, 0}, {0, 0}, 4, 0.5},    {{0, 0}, {0, 0}, 0.3, 0.01}, {{0.2, 3}, {0, 0}, 1, 0.99},
+        {{-1, 1}, {0, 0}, 1, 0.3},   {{0, 0}, {30, 0}, 1, 0.5},   {{0, 0}, {0, 1.5}, 2, 0.5},
+        {{0.5, 2}, {5, 5}, 0.5, 0.7},
+    };
+    for (int k = 0; k < COUNT(table); k++)
+        for (int use = 0; use < 2; use++) {
+            struct test_case c = use ? test_linear_case(13, 60, 18) : test_attention_case(13, 60, 18);
+            for (int s = 0; s < 2; s++) {
+                c.scale[s] = table[k].scale[s], c.softcap[s] = table[k].softcap[s];
+                c.bias[s] = use ? 1 : 0;
+            }
+            c.temperature = table[k].temperature, c.beta = table[k].beta;
+            if (!test_quick() || k % 2)
+                every_divergence(c);
+        }
+}
+
+static void weights(void)
+{
+    for (int kind = 0; kind < TEST_WEIGHTS; kind++)
+        for (int reduction = 0; reduction < 2; reduction++) {
+            struct test_case c = test_linear_case(41, 30, 8);
+            c.weights = kind, c.reduction = kind == TEST_SIGNED ? SKL_SUM : reduction, c.lead = 3, c.batch = 2;
+            every_divergence(c);
+        }
+}
+
+int main(void)
+{
+    test_begin("test_options");
+    masks();
+    heads();
+    dtypes();
+    subsets();
+    layouts();
+    logits();
+    weights();
+    return test_end();
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads: the same bits for any number of them, calls at the same time, progress and cancelling, and a forked child.
+ */
+#define _GNU_SOURCE
+#include "cases.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits. */
+static struct test_case some_case(int k)
+{
+    static const int64_t shapes[][3] = {{300, 500, 12}, {40, 2100, 8}, {700, 100, 20}, {90, 300, 70}};
+    const int64_t *n = shapes[k % 4];
+    struct test_case c = k % 2 ? test_linear_case(n[0], n[1], n[2]) : test_attention_case(n[0], n[1], n[2]);
+    c.divergence = k % 3;
+    if (c.use == SKL_ATTENTION)
+        c.heads = 4, c.key_heads[S] = 2, c.key_heads[T] = k % 4 ? 1 : 4, c.causal = k / 3 % 2;
+    else
+        c.bias[S] = c.bias[T] = 1;
+    c.dtype[S] = k / 2 % 3, c.own = k % 2, c.weights = k % 3;
+    return c;
+}
+
+/* Everything that was written, one after the other, with the memory around it. */
+struct snapshot {
+    double value;
+    unsigned char *bytes[OUTPUTS];
+    struct skl_state *state;
+};
+
+static void take_snapshot(struct test_fixture *f, struct snapshot *s)
+{
+    s->value = f->value;
+    for (int k = 0; k < OUTPUTS; k++) {
+        struct test_buffer *b = &f->out[k].memory;
+        s->bytes[k] = b->data ? memcpy(malloc(b->size), b->data, b->size) : NULL;
+    }
+}
+
+static void check_same(struct test_fixture *f, const struct snapshot *s, const char *what)
+{
+    CHECK(memcmp(&s->value, &f->value, sizeof s->value) == 0, "%s: value %.17g and %.17g", what, f->value, s->value);
+    for (int k = 0; k < OUTPUTS; k++)
+        if (s->bytes[k])
+            CHECK(memcmp(s->bytes[k], f->out[k].memory.data, f->out[k].memory.size) == 0, "%s: %s has other bits", what,
+                  test_output_name[k]);
+}
+
+static void free_snapshot(struct snapshot *s)
+{
+    for (int k = 0; k < OUTPUTS; k++)
+        free(s->bytes[k]);
+    free(s->state);
+}
+
+/* Runs one way without comparing with the reference; everything it gives is in f->out, f->value and 'state'. */
+static void run(struct test_fixture *f, enum test_way way, struct skl_state *state)
+{
+    struct skl_outputs out = test_outputs(f, 1, GRAD_ALL), grads = out;
+    for (int k = 0; k < OUTPUTS; k++)
+        (k < A_S ? test_slot(&grads, k) : test_slot(&out, k))->data = NULL;
+    grads.value = NULL;
+    struct skl_outputs saved = out, both = out;
+    saved.value = NULL;
+    both.s = grads.s, both.t = grads.t;
+    struct skl_problem p = f->p;
+    switch (way) {
+    case WAY_VALUE: CHECK_STATUS(skl_value(&p, &out), SKL_OK); break;
+    case WAY_RECOMPUTE: /* the same for any number of threads, so their buffers come on top */
+        p.threads = 7;
+        p.workspace_limit = test_least_limit(&p, SKL_CALL_VALUE_AND_GRAD, &both);
+        p.threads = f->p.threads;
+        CHECK_STATUS(skl_value_and_grad(&p, &both), SKL_OK);
+        break;
+    case WAY_BACKWARD:
+        CHECK_STATUS(skl_value(&p, &out), SKL_OK);
+        CHECK_STATUS(skl_backward(&p, &saved, &grads), SKL_OK);
+        break;
+    case WAY_PARTIAL: CHECK_STATUS(skl_partial(&p, NULL, state), SKL_OK); break;
+    default: CHECK_STATUS(skl_value_and_grad(&p, &both), SKL_OK); break;
+    }
+}
+
+static void same_bits(void)
+{
+    static const int counts[] = {1, 2, 3, 7, 1};
+    for (int k = 0; k < (test_quick() ? 4 : 12); k++)
+        for (int way = 0; way < WAYS; way++) {
+            struct test_fixture f;
+            struct test_case c = some_case(k);
+            struct snapshot one = {0};
+            test_build(&f, &c);
+            size_t size = (size_t)skl_reference_rows(&f.p) * sizeof(struct skl_state);
+            struct skl_state *state = calloc(1, size);
+            one.state = calloc(1, size);
+            for (int n = 0; n < COUNT(counts); n++) {
+                f.p.threads = counts[n];
+                test_context("case %d, %s, %d threads", k, test_way_name[way], counts[n]);
+                run(&f, way, n ? state : one.state);
+                if (n == 0)
+                    take_snapshot(&f, &one);
+                else
+                    check_same(&f, &one, "against 1 thread");
+                if (n && way == WAY_PARTIAL)
+                    CHECK(memcmp(state, one.state, size) == 0, "the states have other bits");
+            }
+            free(state);
+            free_snapshot(&one);
+            test_destroy(&f);
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------- callers --- */
+
+struct caller {
+    struct test_fixture f;
+    struct snapshot alone;
+};
+
+static void *call_again(void *data)
+{
+    struct caller *c = data;
+    for (int k = 0; k < (test_quick() ? 2 : 8); k++) {
+        run(&c->f, WAY_TOGETHER, NULL);
+        check_same(&c->f, &c->alone, "called at the same time as others");
+    }
+    return NULL;
+}
+
+static void at_the_same_time(void)
+{
+    enum { CALLERS = 3 };
+    struct caller callers[CALLERS];
+    pthread_t threads[CALLERS];
+    test_context("%d callers", CALLERS);
+    for (int k = 0; k < CALLERS; k++) {
+        struct test_case c = some_case(k);
+        callers[k] = (struct caller){.alone = {0}};
+        test_build(&callers[k].f, &c);
+        callers[k].f.p.threads = 2;
+        run(&callers[k].f, WAY_TOGETHER, NULL);
+        take_snapshot(&callers[k].f, &callers[k].alone);
+    }
+    for (int k = 0; k < CALLERS; k++)
+        pthread_create(&threads[k], NULL, call_again, &callers[k]);
+    for (int k = 0; k < CALLERS; k++)
+        pthread_join(threads[k], NULL);
+    for (int k = 0; k < CALLERS; k++) {
+        free_snapshot(&callers[k].alone);
+        test_destroy(&callers[k].f);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------- progress --- */
+
+struct report {
+    int count, cancel_at, ordered, inside;
+    double last;
+    pthread_t caller;
+    int same_thread;
+};
+
+static int report(void *data, double fraction)
+{
+    struct report *r = data;
+    r->ordered &= fraction >= r->last;
+    r->inside &= fraction >= 0 && fraction <= 1;
+    r->same_thread &= pthread_equal(pthread_self(), r->caller) != 0;
+    r->last = fraction;
+    return ++r->count == r->cancel_at;
+}
+
+static void progress(void)
+{
+    for (int k = 0; k < 6; k++)
+        for (int threads = 1; threads <= 2; threads++) {
+            struct test_fixture f;
+            struct test_case c = some_case(k);
+            struct report r = {0, 0, 1, 1, 0, pthread_self(), 1};
+            test_build(&f, &c);
+            test_expect(&f);
+            f.p.threads = threads, f.p.progress = report, f.p.progress_data = &r;
+            test_context("case %d, %d threads, progress", k, threads);
+            struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+            CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+            test_compare(&f, &out, "with progress");
+            CHECK(r.count > 0 && r.ordered && r.inside && r.same_thread,
+                  "%d reports, ordered %d, inside [0, 1] %d, on the calling thread %d", r.count, r.ordered, r.inside,
+                  r.same_thread);
+            int reports = r.count;
+            for (int at = 1; at <= reports && at <= 5; at++) {
+                r = (struct report){0, at, 1, 1, 0, pthread_self(), 1};
+                out = test_outputs(&f, 1, GRAD_ALL);
+                CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_CANCELLED);
+                CHECK(r.count == at, "cancelled at report %d, yet %d came", at, r.count);
+            }
+            f.p.progress = NULL;
+            out = test_outputs(&f, 1, GRAD_ALL);
+            CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+            test_compare(&f, &out, "after a cancelled call");
+            test_destroy(&f);
+        }
+}
+
+/* After the parent used several threads, a forked child (which has one) computes the same with threads = 1. */
+static void forked(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    printf("test_threads: fork not tested: the thread sanitizer stops a child that allocates\n");
+#else
+    struct test_fixture f;
+    struct test_case c = some_case(1);
+    struct snapshot s = {0};
+    int status = 0;
+    test_build(&f, &c);
+    f.p.threads = 2;
+    run(&f, WAY_TOGETHER, NULL);
+    take_snapshot(&f, &s);
+    f.p.threads = 1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        int same = 1;
+        run(&f, WAY_TOGETHER, NULL);
+        for (int k = 0; k < OUTPUTS; k++)
+            same &= !s.bytes[k] || memcmp(s.bytes[k], f.out[k].memory.data, f.out[k].memory.size) == 0;
+        _exit(same ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    test_context("fork");
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with status %#x", status);
+    free_snapshot(&s);
+    test_destroy(&f);
+#endif
+}
+
+int main(void)
+{
+    test_begin("test_threads");
+    CHECK(skl_max_threads() >= 1, "threads = 0 means %d", skl_max_threads());
+    same_bits();
+    at_the_same_time();
+    progress();
+    forked();
+    return test_end();
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamkl bench: checks, then times. Operands are hot (the same ones every time); what is counted are the products.
+ */
+#include "bench.h"
+#include "clock.h"
+#include "commands.h"
+#include "cpu/peak.h"
+#include "data.h"
+#include "machine.h"
+#include "memory.h"
+#include "options.h"
+#include "verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_REPEATS = 10000, DESCRIBES_WORK = 1 };
+
+struct settings {
+    int64_t repeats, samples;
+    double min_time;
+    int json, verbose, full;
+};
+
+/* ------------------------------------------------------------------------------------------- measuring --- */
+
+/* The best that this run has seen on so many threads: a burst of other work on the machine only ever lowers it. */
+static double fma_peak(int isa, int threads)
+{
+    static struct {
+        int isa, threads;
+        double best;
+    } seen[16];
+    int k = 0;
+    while (k < 15 && seen[k].best > 0 && (seen[k].isa != isa || seen[k].threads != threads))
+        k++;
+    seen[k].isa = isa, seen[k].threads = threads;
+    seen[k].best = fmax(seen[k].best, skl_fma_peak((enum skl_isa)isa, threads, 0.1));
+    return seen[k].best;
+}
+
+static double read_bandwidth(int threads)
+{
+    static double best[2];  /* one thread, several threads */
+    int k = threads > 1;
+    if (best[k] == 0)
+        best[k] = skl_read_bandwidth(threads, 0.3);
+    return best[k];
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure_time(struct job *job, enum pass pass, const struct settings *settings, struct bench_result *r)
+{
+    static double seconds[MAX_REPEATS];
+    double total = 0;
+    int n = 0;
+    while (n < MAX_REPEATS && (n < settings->repeats || total < settings->min_time)) {
+        double begin = now();
+        job_must(job, pass);
+        seconds[n] = now() - begin;
+        total += seconds[n++];
+    }
+    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    r->seconds_min = seconds[0];
+    r->seconds_median = n % 2 ? seconds[n / 2] : 0.5 * (seconds[n / 2 - 1] + seconds[n / 2]);
+}
+
+/* -------------------------------------------------------------------------------------------- checking --- */
+
+static int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}
+
+/* The same kind of work, small enough to compare everything, the gradients summed over rows too. */
+static struct work small_copy(const struct work *big)
+{
+    struct work w = *big;
+    w.batch = at_most(w.batch, 2);
+    int64_t group = w.heads / w.kv_heads_s;
+    w.kv_heads_s = w.kv_heads_t = at_most(w.kv_heads_s, 2);
+    w.heads = w.kv_heads_s * at_most(group, 4);
+    w.rows = at_most(w.rows, 37), w.cols = at_most(w.cols, 777);
+    w.dim_s = at_most(w.dim_s, 96), w.dim_t = at_most(w.dim_t, 96);
+    return w;
+}
+
+static int check_small(const struct bench *bench)
+{
+    struct work small = small_copy(&bench->work);
+    struct job job;
+    struct skl_reference expected;
+    job_make(&job, &small);
+    expected_make(&job, &expected);
+    job_spoil(&job);
+    if (bench->pass == PASS_BACKWARD)
+        job_must(&job, PASS_VALUE);
+    job_must(&job, (enum pass)bench->pass);
+    struct errors e = verify_all(&job, &expected, bench->pass != PASS_VALUE);
+    expected_free(&expected);
+    job_free(&job);
+    if (!errors_in_bounds(&e))
+        fprintf(stderr, "streamkl bench: a small %s %s is wrong: loss %.1e, LSE %.1e, grad a %.1e, grad b %.1e\n",
+                use_names[bench->work.use], pass_names[bench->pass], e.loss, e.lse, e.a, e.b);
+    return errors_in_bounds(&e);
+}
+
+/* ------------------------------------------------------------------------------------------- one work --- */
+
+static double operand_bytes(const struct job *job)
+{
+    const struct skl_tensor *all[] = {&job->problem.s.a, &job->problem.s.b, &job->problem.t.a, &job->problem.t.b};
+    double bytes = 0;
+    for (int k = 0; k < 4; k++) {
+        double n = (double)dtype_size(all[k]->dtype);
+        for (int d = 0; d < all[k]->ndim; d++)
+            n *= (double)all[k]->shape[d];
+        bytes += n;
+    }
+    return bytes;
+}
+
+static int run_bench(const struct bench *bench, const struct settings *settings)
+{
+    enum pass pass = (enum pass)bench->pass;
+    struct bench_result r = {.threads = bench->work.threads, .isa = bench->work.isa};
+    struct job job;
+    if (!check_small(bench))
+        return 0;
+    r.threads = r.threads ? r.threads : skl_max_threads();
+    r.isa = r.isa ? r.isa : (int)skl_isa_best();
+    job_make(&job, &bench->work);
+    if (pass == PASS_BACKWARD)
+        job_must(&job, PASS_VALUE);
+    fma_peak(r.isa, r.threads);
+
+    struct memory_mark mark = memory_begin();
+    job_must(&job, pass);  /* also warms up */
+    r.extra_bytes = memory_extra(memory_end(mark));
+    struct errors e = verify_sampled(&job, settings->samples, pass != PASS_VALUE);
+    r.max_rel_error = errors_largest(&e);
+    measure_time(&job, pass, settings, &r);
+
+    r.peak_gflops = fma_peak(r.isa, r.threads);
+    r.gflops = 1e-9 * job_flops(&job, pass) / r.seconds_min;
+    r.bytes = operand_bytes(&job);
+    r.bandwidth = read_bandwidth(r.threads);
+    (settings->json ? report_json : report_row)(bench, &r);
+    job_free(&job);
+    if (!errors_in_bounds(&e))
+        fprintf(stderr, "streamkl bench: sampled rows are wrong: loss %.1e, LSE %.1e, grad a %.1e\n", e.loss, e.lse, e.a);
+    return errors_in_bounds(&e);
+}
+
+/* ------------------------------------------------------------------------------------------ the command --- */
+
+static void print_verbose_header(void)
+{
+    printf("# streamkl %s, %s, OpenMP %s\n", skl_version(), machine_compiler(), machine_openmp());
+    printf("# %s, %d threads, best instruction set %s\n", machine_cpu(), skl_max_threads(), skl_isa_name(skl_isa_best()));
+    printf("# L1 %ld KiB, L2 %ld KiB, L3 %ld KiB\n", machine_cache(1) / 1024, machine_cache(2) / 1024,
+           machine_cache(3) / 1024);
+    printf("# GF/s counts 2 products for value, 4 for value_and_grad and for backward, visited elements only\n");
+    printf("# of peak: FMA peak of the same threads, same run; of mem: operands read once against read bandwidth\n");
+    printf("# extra: most memory allocated during a call; error: worst of the sampled rows\n");
+}
+
+/* What the table of options cannot see. */
+static void check_work(const struct work *w)
+{
+    if (w->heads % w->kv_heads_s) {
+        fprintf(stderr, "streamkl bench: cannot use --kv-heads = %lld: it must divide --heads = %lld\n",
+                (long long)w->kv_heads_s, (long long)w->heads);
+        exit(EXIT_USAGE);
+    }
+    if (!skl_isa_available((enum skl_isa)w->isa)) {
+        fprintf(stderr, "streamkl bench: cannot use --isa = %s: this build or CPU does not have it\n", isa_names[w->isa]);
+        exit(EXIT_USAGE);
+    }
+    if (w->use == SKL_LINEAR && (w->causal || w->window_left >= 0 || w->window_right >= 0 || w->batch * w->heads > 1)) {
+        fprintf(stderr, "streamkl bench: cannot use batch, heads, causal or windows with --op = linear\n");
+        exit(EXIT_USAGE);
+    }
+}
+
+/* 0 in the options means what is usual for the operation. */
+static void fill_usual(struct work *w)
+{
+    int linear = w->use == SKL_LINEAR;
+    w->heads = w->heads ? w->heads : linear ? 1 : 4;
+    w->kv_heads_s = w->kv_heads_t = w->kv_heads_s ? w->kv_heads_s : w->heads;
+    w->rows = w->rows ? w->rows : linear ? 256 : 4096;
+    w->cols = w->cols ? w->cols : linear ? 32000 : 4096;
+    w->dim_s = w->dim_s ? w->dim_s : linear ? 2048 : 128;
+    w->dim_t = w->dim_t ? w->dim_t : w->dim_s;
+    w->dtype_t = w->dtype_s;
+}
+
+static int run_all(const struct bench *described, const struct settings *settings)
+{
+    int count = 1, ok = 1;
+    const struct bench *set = described ? described : bench_set(settings->full, &count);
+    if (!settings->json)
+        report_header();
+    for (int k = 0; k < count; k++)
+        ok &= run_bench(&set[k], settings);
+    return ok;
+}
+
+int command_bench(int argc, char **argv)
+{
+    enum { W = DESCRIBES_WORK };
+    const double most = 1e12;
+    struct settings s = {.repeats = 3, .samples = 2, .min_time = 0.3};
+    struct bench bench = {.work = work_default(SKL_ATTENTION)};
+    struct work *w = &bench.work;
+    int64_t threads = 0, isa_threads = 4096;
+    w->heads = w->kv_heads_s = w->rows = w->cols = w->dim_s = w->dim_t = 0;
+    struct option_spec options[] = {
+        {"op", OPTION_NAME, &w->use, 0, 0, use_names, "what to run", W},
+        {"pass", OPTION_NAME, &bench.pass, 0, 0, pass_names, "value; value and gradient together; gradient alone", W},
+        {"divergence", OPTION_NAME, &w->divergence, 0, 0, divergence_names, "KL(p||q), KL(q||p) or JSD", W},
+        {"dtype", OPTION_NAME, &w->dtype_s, 0, 0, dtype_names, "of the operands; gradients are f32", W},
+        {"batch", OPTION_INT, &w->batch, 1, most, NULL, "attention: batch", W},
+        {"heads", OPTION_INT, &w->heads, 0, most, NULL, "attention: query heads; 0: 4", W},
+        {"kv-heads", OPTION_INT, &w->kv_heads_s, 0, most, NULL, "attention: key heads; 0: as many as heads", W},
+        {"rows", OPTION_INT, &w->rows, 0, most, NULL, "queries or tokens; 0: 4096, linear 256", W},
+        {"cols", OPTION_INT, &w->cols, 0, most, NULL, "keys or vocabulary; 0: 4096, linear 32000", W},
+        {"dim-s", OPTION_INT, &w->dim_s, 0, most, NULL, "student width; 0: 128, linear 2048", W},
+        {"dim-t", OPTION_INT, &w->dim_t, 0, most, NULL, "teacher width; 0: as the student", W},
+        {"causal", OPTION_FLAG, &w->causal, 0, 0, NULL, "row i sees columns up to i + cols - rows", W},
+        {"window-left", OPTION_INT, &w->window_left, -1, most, NULL, "columns left of the diagonal; -1: no limit", W},
+        {"window-right", OPTION_INT, &w->window_right, -1, most, NULL, "columns right of it; -1: no limit", W},
+        {"threads", OPTION_INT, &threads, 0, isa_threads, NULL, "number of threads; 0: as many as OpenMP would use", 0},
+        {"isa", OPTION_NAME, &w->isa, 0, 0, isa_names, "instruction set", 0},
+        {"repeats", OPTION_INT, &s.repeats, 1, MAX_REPEATS, NULL, "time at least so often", 0},
+        {"min-time", OPTION_REAL, &s.min_time, 0, 3600, NULL, "and for at least so many seconds", 0},
+        {"samples", OPTION_INT, &s.samples, 1, 1e6, NULL, "rows to compare with the reference", 0},
+        {"full", OPTION_FLAG, &s.full, 0, 0, NULL, "without a described work: the larger set, minutes instead of one", 0},
+        {"json", OPTION_FLAG, &s.json, 0, 0, NULL, "one JSON object a line instead of a table", 0},
+        {"verbose", OPTION_FLAG, &s.verbose, 0, 0, NULL, "begin with machine, compiler, version and meaning of columns", 0},
+        {0},
+    };
+    struct command command = {"bench",
+                              "Checks, then times, one work: or, when no option describes one, a set of them that takes about a "
+                              "minute.\nMinimum and median time, GFLOP/s, fraction of the FMA peak, extra memory, worst error.",
+                              options};
+    int described = options_parse(&command, argc, argv) & DESCRIBES_WORK;
+    fill_usual(w);
+    w->threads = (int)threads;
+    check_work(w);
+    if (s.verbose && !s.json)
+        print_verbose_header();
+    return run_all(described ? &bench : NULL, &s) ? 0 : EXIT_WRONG;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of `streamkl bench`: which works, and how a measured one is printed.
+ */
+#ifndef TOOL_BENCH_H
+#define TOOL_BENCH_H
+
+#include "job.h"
+
+struct bench {
+    struct work work;
+    int pass;  /* enum pass */
+};
+
+struct bench_result {
+    int threads, isa;  /* as used: never 0 */
+    double seconds_min, seconds_median;
+    double gflops, peak_gflops;          /* counted products over seconds_min; FMA peak measured around this work */
+    double bytes, bandwidth;             /* of the operands, each once; and bytes/s that this machine reads */
+    double extra_bytes, max_rel_error;   /* measured memory; worst error of the sampled rows */
+};
+
+/* The works measured when none is described: *count of them. 'full' gives the table of docs/performance.md, which
+ * takes minutes; otherwise smaller ones of the same kinds, within one. */
+const struct bench *bench_set(int full, int *count);
+
+void report_header(void);
+void report_row(const struct bench *bench, const struct bench_result *result);
+void report_json(const struct bench *bench, const struct bench_result *result);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench.h"
+#include "options.h"
+#include "units.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void report_header(void)
+{
+    printf("%-9s %-14s %-7s %-4s %-24s %-8s %2s  %8s %8s %7s %7s %7s %9s %7s\n", "op", "pass", "KL", "type",
+           "heads x rows x cols", "dims", "th", "min", "median", "GF/s", "of peak", "of mem", "extra", "error");
+}
+
+static const char *mask_name(const struct work *w)
+{
+    int window = w->window_left >= 0 || w->window_right >= 0;
+    return w->causal && window ? " cw" : w->causal ? " c" : window ? " w" : "";
+}
+
+void report_row(const struct bench *bench, const struct bench_result *r)
+{
+    const struct work *w = &bench->work;
+    char shape[64], dims[32];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)(w->batch * w->heads), (long long)w->rows,
+             (long long)w->cols, mask_name(w));
+    if (w->dim_s == w->dim_t)
+        snprintf(dims, sizeof dims, "%lld", (long long)w->dim_s);
+    else
+        snprintf(dims, sizeof dims, "%lld/%lld", (long long)w->dim_s, (long long)w->dim_t);
+    printf("%-9s %-14s %-7s %-4s %-24s %-8s %2d  %8s", use_names[w->use], pass_names[bench->pass],
+           divergence_names[w->divergence], dtype_names[w->dtype_s], shape, dims, r->threads,
+           human_seconds((struct text){0}.chars, r->seconds_min));
+    printf(" %8s", human_seconds((struct text){0}.chars, r->seconds_median));
+    printf(" %7.1f %6.1f%% %6.1f%% %9s %7.1e\n", r->gflops, 100 * r->gflops / r->peak_gflops,
+           100 * r->bytes / r->seconds_min / r->bandwidth, human_bytes((struct text){0}.chars, r->extra_bytes),
+           r->max_rel_error);
+    fflush(stdout);
+}
+
+/* JSON has no infinities. */
+static void json_number(const char *key, double x)
+{
+    if (isfinite(x))
+        printf(", \"%s\": %.6g", key, x);
+    else
+        printf(", \"%s\": null", key);
+}
+
+static void json_int(const char *key, int64_t x)
+{
+    printf(", \"%s\": %lld", key, (long long)x);
+}
+
+void report_json(const struct bench *bench, const struct bench_result *r)
+{
+    const struct work *w = &bench->work;
+    printf("{\"op\": \"%s\", \"pass\": \"%s\", \"divergence\": \"%s\", \"dtype\": \"%s\"", use_names[w->use],
+           pass_names[bench->pass], divergence_names[w->divergence], dtype_names[w->dtype_s]);
+    json_int("batch", w->batch), json_int("heads", w->heads), json_int("kv_heads", w->kv_heads_s);
+    json_int("rows", w->rows), json_int("cols", w->cols);
+    json_int("dim_s", w->dim_s), json_int("dim_t", w->dim_t);
+    printf(", \"causal\": %s", w->causal ? "true" : "false");
+    json_int("window_left", w->window_left), json_int("window_right", w->window_right);
+    json_int("threads", r->threads);
+    printf(", \"isa\": \"%s\"", isa_names[r->isa]);
+    json_number("seconds_min", r->seconds_min), json_number("seconds_median", r->seconds_median);
+    json_number("gflops", r->gflops), json_number("peak_gflops", r->peak_gflops);
+    json_number("fraction_of_peak", r->gflops / r->peak_gflops);
+    json_number("fraction_of_bandwidth", r->bytes / r->seconds_min / r->bandwidth);
+    json_number("extra_bytes", r->extra_bytes), json_number("max_rel_error", r->max_rel_error);
+    printf("}\n");
+    fflush(stdout);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamkl info: what this build and this machine have.
+ */
+#include "commands.h"
+#include "cpu/peak.h"
+#include "machine.h"
+#include "options.h"
+#include "units.h"
+
+#include <stdio.h>
+
+static void print_isas(int threads)
+{
+    enum skl_isa best = skl_isa_best();
+    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++) {
+        if (!skl_isa_available((enum skl_isa)isa))
+            continue;
+        printf("  %-9s FMA peak %7.1f GFLOP/s on 1 thread, %7.1f on %d%s\n", skl_isa_name((enum skl_isa)isa),
+               skl_fma_peak((enum skl_isa)isa, 1, 0.2), skl_fma_peak((enum skl_isa)isa, threads, 0.2), threads,
+               (int)best == isa ? "   <- used" : "");
+    }
+}
+
+static void print_caches(void)
+{
+    printf("caches             ");
+    for (int level = 1; level <= 3; level++) {
+        long size = machine_cache(level);
+        printf("%sL%d %s", level > 1 ? ", " : "", level, size ? human_bytes((struct text){0}.chars, (double)size) : "?");
+    }
+    printf("\n");
+}
+
+int command_info(int argc, char **argv)
+{
+    struct option_spec none[] = {{0}};
+    struct command command = {"info", "Shows the version, the instruction sets, threads, caches and speeds measured now.", none};
+    options_parse(&command, argc, argv);
+    int threads = skl_max_threads();
+    printf("streamkl           %s\n", skl_version());
+    printf("compiler           %s\n", machine_compiler());
+    printf("OpenMP             %s\n", machine_openmp());
+#if defined(__x86_64__)
+    printf("compiled for       x86-64: baseline, avx2, avx512\n");
+#elif defined(__aarch64__)
+    printf("compiled for       aarch64: baseline, neon\n");
+#else
+    printf("compiled for       baseline only\n");
+#endif
+    printf("CPU                %s\n", machine_cpu());
+    print_caches();
+    printf("threads            %d\n", threads);
+    printf("memory             %.1f GB/s read on %d thread%s\n", skl_read_bandwidth(threads, 0.3) * 1e-9, threads,
+           threads > 1 ? "s" : "");
+    printf("instruction sets   available here, with what they reach:\n");
+    print_isas(threads);
+    return 0;
+}

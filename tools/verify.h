@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A job's results against the reference: errors, and how large they may be. Every error is a number >= 0; NaN, or an
+ * infinity where the reference has none, gives INFINITY, so that "error <= bound" fails.
+ */
+#ifndef TOOL_VERIFY_H
+#define TOOL_VERIFY_H
+
+#include "job.h"
+#include "reference.h"
+
+/* Numbers of a row: |got - want| / (|want| + 1/2). At most 2e-6 is the same as 2e-6 relative + 1e-6 absolute.
+ * A row of a gradient: largest |got - want| / largest |want|, after taking off what rounding to the dtype of the
+ * output may have moved each entry. */
+#define VALUE_BOUND 2e-6
+#define GRAD_BOUND 5e-6
+
+struct errors {
+    double loss;  /* with kl_s, kl_t and the reduced loss */
+    double lse;
+    double a;  /* gradients of a, both sides */
+    double b;  /* gradients of b and of the bias */
+};
+
+int errors_in_bounds(const struct errors *errors);
+double errors_largest(const struct errors *errors);
+void errors_add(struct errors *into, const struct errors *from);
+
+/* The reference's results for a job; free them with expected_free. */
+void expected_make(const struct job *job, struct skl_reference *expected);
+void expected_free(struct skl_reference *expected);
+
+/* Everything, after a pass with or without gradients. */
+struct errors verify_all(const struct job *job, const struct skl_reference *expected, int gradients);
+
+/* 'rows' rows spread over the job: loss, LSEs, and with gradients the row of the student's a. */
+struct errors verify_sampled(const struct job *job, int64_t rows, int gradients);
+
+#endif
