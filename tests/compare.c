@@ -6,20 +6,27 @@
 
 /* ------------------------------------------------------------------------------------------------ bounds --- */
 
-/* A loss, an LSE or a KL to m may be off by this much of itself, plus this much. */
+/* A loss or a KL to m may be off by this much of itself, plus this much; so may an LSE, if its logits may. */
 static const double ROW_RELATIVE = 2e-6, ROW_ABSOLUTE = 1e-6;
 /* A gradient may be off by this much of the largest entry of its row ... */
 static const double GRAD_RELATIVE = 5e-6;
-/* ... plus what this error of every logit does to it. Where q and p nearly cancel, dz = q - p is small but the
- * rounding of the two is not, and no f32 logit gives the first bound: one row's dz is its whole db. Four ulp of 1. */
-static const double LOGIT_ERROR = 4.8e-7;
+/* ... plus what so many roundings of every logit, to f32's 2^-24, do to it. Where q and p nearly cancel, dz = q - p is
+ * small and the rounding of the two is not, so no f32 logit gives the first bound: one row's dz may be a whole db. */
+static const double LOGIT_ROUNDINGS = 2;
 
-/* How large |d(dz)/d(logits)| of a column is, for both sides: what one unit of error in the logits can do to its dz. */
+/* A sum of D products rounds in proportion to sqrt(D); that is hidden in the constants up to D = 64. */
+static double growth(const struct test_fixture *f)
+{
+    return fmax(1, sqrt((double)(f->c.dim[S] > f->c.dim[T] ? f->c.dim[S] : f->c.dim[T]) / 64));
+}
+
+/* What the rounding of the logits of a column can do to its dz, on both sides: |d(dz)/d(logits)| times that rounding. */
 static void sensitivity(const struct skl_problem *p, double g, double logp, double logq,
                         const struct skl_reference_row *r, double *on_s, double *on_t)
 {
     double pj = exp(logp), qj = exp(logq), d = logq - logp;
-    g = fabs(g);
+    double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + (pj > 0 ? fabs(logp) : 0) + (qj > 0 ? fabs(logq) : 0);
+    g = LOGIT_ROUNDINGS * 0x1p-24 * size * fabs(g);
     if (p->divergence == SKL_JSD) {
         double p_over_m = -log(p->beta + (1 - p->beta) * exp(d)), q_over_m = -log(1 - p->beta + p->beta * exp(-d));
         *on_t = pj > 0 ? g * p->beta * pj * (fabs(p_over_m) + fabs(r->kl_t) + 1) : 0;
@@ -47,7 +54,7 @@ static void add_sensitivity(struct test_fixture *f, int side, int64_t row, const
     }
     skl_reference_range(&f->p, row, &lo, &hi);
     for (int64_t j = lo; j < hi; j++) {
-        double size = LOGIT_ERROR * scale / c->temperature * of_column[j];
+        double size = growth(f) * scale / c->temperature * of_column[j];
         for (int64_t d = 0; bound[0] && d < D; d++)
             bound[0][row * D + d] += size * fabs(test_get(b, (first + j) * D + d));
         for (int64_t d = 0; bound[1] && d < D; d++)
@@ -68,9 +75,11 @@ static double largest(const double *x, int64_t n)
 
 static void bound_rows(struct test_fixture *f)
 {
-    for (int k = LOSS; k <= KL_T; k++)
+    for (int k = LOSS; k <= KL_T; k++) {
+        double absolute = ROW_ABSOLUTE * (k == LSE_S || k == LSE_T ? growth(f) : 1);
         for (int64_t i = 0; f->want[k] && i < skl_reference_rows(&f->p); i++)
-            f->bound[k][i] = isfinite(f->want[k][i]) ? ROW_RELATIVE * fabs(f->want[k][i]) + ROW_ABSOLUTE : 0;
+            f->bound[k][i] = isfinite(f->want[k][i]) ? ROW_RELATIVE * fabs(f->want[k][i]) + absolute : 0;
+    }
     f->value_bound = 0;
     for (int64_t i = 0; i < skl_reference_rows(&f->p); i++)
         f->value_bound += fabs(skl_reference_upstream(&f->p, i)) * f->bound[LOSS][i];
@@ -138,8 +147,10 @@ struct skl_outputs test_outputs(struct test_fixture *f, int with_rows, unsigned 
         test_fill_canary(&f->out[k].memory);
         *test_slot(&out, k) = f->out[k].t;
     }
-    f->value = NAN;
-    out.value = with_rows ? &f->value : NULL;
+    if (with_rows) {
+        f->value = NAN;
+        out.value = &f->value;
+    }
     return out;
 }
 

@@ -121,13 +121,13 @@ void test_tensor_free(struct test_tensor *t)
     t->t.data = NULL;
 }
 
-void test_fill_normal(const struct skl_tensor *t, double sd)
+void test_fill_normal(const struct skl_tensor *t, double sd, int outliers)
 {
     int64_t n = test_count(t), row = t->shape[t->ndim - 1];
     double factor = sd;
     for (int64_t i = 0; i < n; i++) {
-        if (i % row == 0 && t->ndim > 1)
-            factor = test_chance(16) ? 4 * sd : sd;
+        if (i % row == 0)
+            factor = outliers && test_chance(16) ? 3 * sd : sd;
         test_set(t, i, factor * test_normal());
     }
 }

@@ -165,7 +165,7 @@ static void operands(void)
     RULE(READERS, "t.b", "-9223372036854775808", x.p.t.b.stride[0] = INT64_MIN);
     RULE(READERS, "s.a.stride[3]", "2", x.p.s.a.stride[3] = 2);
     RULE(READERS, "t.b.stride[3]", "0", x.p.t.b.stride[3] = 0);
-    RULE(ALL, "t.a.shape[0]", "7", x.p.t.a.shape[0] = 7);
+    RULE(ALL, "t.a.shape[0]", "7", x.p.t.a.shape[0] = x.p.t.b.shape[0] = 7);
     RULE(ALL, "t.a.shape[2]", "7", x.p.t.a.shape[2] = 7);
     RULE(ALL, "s.b.shape[0]", "7", x.p.s.b.shape[0] = 7);
     RULE(ALL, "s.b.shape[3]", "7", x.p.s.b.shape[3] = 7);
@@ -173,7 +173,7 @@ static void operands(void)
     RULE(ALL, "t.b.shape[1]", "8", x.p.t.b.shape[1] = 8);
     RULE(ALL, "t.b.shape[1]", "0", x.p.t.b.shape[1] = 0);
     RULE(ALL, "columns", "9", x.p.t.b.shape[2] = 9);
-    LINEAR(ALL, "t.a", "2", x.p.t.a.ndim = 2);
+    LINEAR(ALL, "t.a.ndim", "2", x.p.t.a = skl_matrix(SKL_F32, x.p.t.a.data, 5, 4));
     LINEAR(ALL, "s.bias", "3", x.p.s.bias.shape[0] = 3);
     LINEAR(READERS, "t.bias.dtype", "3", x.p.t.bias.dtype = SKL_I32);
     LINEAR(ALL, "t.bias.ndim", "2", x.p.t.bias.ndim = 2);

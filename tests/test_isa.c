@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice of an instruction set: by p.isa, and by STREAMKL_ISA, with which CTest runs this program once more per name.
+ * The choice of an instruction set: by p.isa, and by STREAMKL_ISA; CTest runs this program again for each of its words.
  */
 #include "cases.h"
 
@@ -71,8 +71,8 @@ int main(void)
 {
     test_begin("test_isa");
     const char *variable = getenv("STREAMKL_ISA");
-    printf("test_isa: STREAMKL_ISA=%s, best is %s, version %s\n", variable ? variable : "", skl_isa_name(skl_isa_best()),
-           skl_version());
+    printf("test_isa: STREAMKL_ISA=%s, best is %s, version %s\n", variable ? variable : "",
+           skl_isa_name(skl_isa_best()), skl_version());
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", SKL_VERSION_MAJOR, SKL_VERSION_MINOR, SKL_VERSION_PATCH);
     CHECK(!strcmp(version, skl_version()), "the header is %s, the library %s", version, skl_version());

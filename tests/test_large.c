@@ -47,7 +47,7 @@ static int spread_out(struct sparse *s, const struct skl_tensor *like, int64_t s
     for (int k = 0; k < like->ndim; k++) {
         int last = k == like->ndim - 1 && like->ndim > 1 && like->stride[k] == 1;
         if (!last) /* each outer dimension steps over all of the inner ones */
-            s->t.stride[k] = k == 0 ? step : step / 64 / k;
+            s->t.stride[k] = step >> 6 * k;
         reach += s->t.stride[k] * (like->shape[k] - 1);
     }
     s->size = (size_t)(reach + 1) * test_element_size(like->dtype);

@@ -8,7 +8,7 @@
 
 void report_header(void)
 {
-    printf("%-9s %-14s %-7s %-4s %-24s %-8s %2s  %8s %8s %7s %7s %7s %9s %7s\n", "op", "pass", "KL", "type",
+    printf("%-9s %-14s %-7s %-4s %-18s %-9s %2s %8s %8s %7s %7s %7s %8s %7s\n", "op", "pass", "KL", "type",
            "heads x rows x cols", "dims", "th", "min", "median", "GF/s", "of peak", "of mem", "extra", "error");
 }
 
@@ -28,11 +28,11 @@ void report_row(const struct bench *bench, const struct bench_result *r)
         snprintf(dims, sizeof dims, "%lld", (long long)w->dim_s);
     else
         snprintf(dims, sizeof dims, "%lld/%lld", (long long)w->dim_s, (long long)w->dim_t);
-    printf("%-9s %-14s %-7s %-4s %-24s %-8s %2d  %8s", use_names[w->use], pass_names[bench->pass],
+    printf("%-9s %-14s %-7s %-4s %-18s %-9s %2d %8s", use_names[w->use], pass_names[bench->pass],
            divergence_names[w->divergence], dtype_names[w->dtype_s], shape, dims, r->threads,
            human_seconds((struct text){0}.chars, r->seconds_min));
     printf(" %8s", human_seconds((struct text){0}.chars, r->seconds_median));
-    printf(" %7.1f %6.1f%% %6.1f%% %9s %7.1e\n", r->gflops, 100 * r->gflops / r->peak_gflops,
+    printf(" %7.1f %6.1f%% %6.1f%% %8s %7.1e\n", r->gflops, 100 * r->gflops / r->peak_gflops,
            100 * r->bytes / r->seconds_min / r->bandwidth, human_bytes((struct text){0}.chars, r->extra_bytes),
            r->max_rel_error);
     fflush(stdout);

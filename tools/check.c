@@ -11,8 +11,8 @@
 
 #include <stdio.h>
 
-enum way { WAY_VALUE, WAY_TOGETHER, WAY_RECOMPUTE, WAY_BACKWARD, WAY_SLICES, WAYS };
-static const char *const way_names[WAYS] = {"value", "value+grad", "recompute", "backward", "slices"};
+enum way { WAY_VALUE, WAY_TOGETHER, WAY_LOW_MEMORY, WAY_BACKWARD, WAY_SLICES, WAYS };
+static const char *const way_names[WAYS] = {"value", "value+grad", "low memory", "backward", "slices"};
 
 enum { DIVERGENCES = 3, ISAS = SKL_ISA_NEON + 1 };
 
@@ -26,19 +26,27 @@ struct checker {
     int runs, failures;
 };
 
+/* With the least workspace that it accepts, to a power of two: where logits do not fit they are recomputed. */
+static enum skl_status run_in_low_memory(struct job *job)
+{
+    struct skl_problem *p = &job->problem;
+    size_t bytes;
+    p->workspace_limit = 4096;
+    while (p->workspace_limit < SIZE_MAX / 2 && skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, p, &job->all, &bytes) != SKL_OK)
+        p->workspace_limit *= 2;
+    enum skl_status status = job_run(job, PASS_VALUE_AND_GRAD);
+    p->workspace_limit = 0;
+    return status;
+}
+
 static enum skl_status run(struct job *job, enum way way)
 {
     enum skl_status status = SKL_OK;
-    size_t limit = job->problem.workspace_limit;
     job_spoil(job);
     switch (way) {
     case WAY_VALUE: return job_run(job, PASS_VALUE);
     case WAY_TOGETHER: return job_run(job, PASS_VALUE_AND_GRAD);
-    case WAY_RECOMPUTE:
-        job->problem.workspace_limit = 1;
-        status = job_run(job, PASS_VALUE_AND_GRAD);
-        job->problem.workspace_limit = limit;
-        return status;
+    case WAY_LOW_MEMORY: return run_in_low_memory(job);
     case WAY_BACKWARD:
         status = job_run(job, PASS_VALUE);
         return status == SKL_OK ? job_run(job, PASS_BACKWARD) : status;
@@ -58,7 +66,7 @@ static void report_failure(const struct job *job, int isa, enum way way, enum sk
         printf("       errors: loss %.1e, LSE %.1e, grad a %.1e, grad b %.1e\n", e->loss, e->lse, e->a, e->b);
 }
 
-static void check_way(struct checker *checker, struct job *job, const struct skl_reference *expected, int isa,
+static void check_way(struct checker *checker, struct job *job, const struct expected *expected, int isa,
                       enum way way)
 {
     struct group *group = &checker->groups[isa][job->work.divergence][way];
@@ -80,7 +88,7 @@ static void check_way(struct checker *checker, struct job *job, const struct skl
 static void check_one(struct checker *checker, const struct work *work, int only_isa)
 {
     struct job job;
-    struct skl_reference expected;
+    struct expected expected;
     job_make(&job, work);
     expected_make(&job, &expected);
     for (int isa = SKL_ISA_BASELINE; isa < ISAS; isa++) {
@@ -131,10 +139,7 @@ int command_check(int argc, char **argv)
                               "to run\nand instruction sets. Exits with 1 when an error is out of its bound.",
                               options};
     options_parse(&command, argc, argv);
-    if (!skl_isa_available((enum skl_isa)isa)) {
-        fprintf(stderr, "streamkl check: cannot use --isa = %s: this build or CPU does not have it\n", isa_names[isa]);
-        return EXIT_USAGE;
-    }
+    require_isa(&command, isa);
 
     static struct checker checker;
     if (cases == 0)

@@ -9,7 +9,7 @@
  * of a gradient's row, and of very few entries all may happen to cancel. */
 static const int64_t row_sizes[] = {1, 2, 3, 5, 6, 7, 12, 13, 31, 32, 64, 96, 97, 130, 193};
 static const int64_t col_sizes[] = {1, 2, 7, 15, 16, 17, 33, 64, 100, 127, 128, 129, 255, 257, 300, 513, 1000, 2049};
-static const int64_t widths[] = {5, 7, 8, 15, 16, 17, 24, 33, 64, 80, 100, 128, 130, 256};
+static const int64_t widths[] = {5, 7, 8, 15, 16, 17, 24, 33, 64, 80, 100, 128, 130, 270};
 static const int64_t window_sizes[] = {-1, 0, 1, 10, 100};
 
 struct draws {
@@ -49,17 +49,23 @@ static void draw_linear(struct draws *d, struct work *w)
         w->pad_s = draw(d, 20), w->pad_t = draw(d, 20);
 }
 
-/* Fewer rows, then fewer columns, until the reference is quick enough. */
+/* Fewer of whatever there is most of, until the reference is quick enough. */
 static void shrink(struct work *w, double multiplications)
 {
     for (;;) {
         double size = (double)(w->batch * w->heads * w->rows * w->cols) * (double)(2 * w->dim_s + w->dim_t);
         if (size <= multiplications)
             return;
-        if (w->rows > 40 || w->cols < 100)
-            w->rows = (w->rows + 1) / 2;
+        if (w->rows > 40)
+            w->rows /= 2;
+        else if (w->cols > 100)
+            w->cols /= 2;
+        else if (w->dim_t > 40)
+            w->dim_t /= 2;
+        else if (w->dim_s > 40)
+            w->dim_s /= 2;
         else
-            w->cols = (w->cols + 1) / 2;
+            w->batch = 1, w->rows = (w->rows + 1) / 2;
     }
 }
 
@@ -71,6 +77,7 @@ struct work check_case(uint64_t seed, int k, int divergence, double multiplicati
     struct draws d = {seed * 1000003 + (uint64_t)k, 0};
     struct work w = work_default(k % 2 ? SKL_LINEAR : SKL_ATTENTION);
     w.divergence = divergence;
+    w.spread = 1.5;
     w.rows = PICK(&d, row_sizes), w.cols = PICK(&d, col_sizes);
     w.dim_s = PICK(&d, widths), w.dim_t = draw(&d, 2) ? w.dim_s : PICK(&d, widths);
     w.dtype_s = (int)draw(&d, 3), w.dtype_t = (int)draw(&d, 3);

@@ -93,9 +93,10 @@ static void make_ranges(struct job *job)
     job->problem.begin = over_rows(job, SKL_I32);
     job->problem.end = over_rows(job, SKL_I32);
     for (int64_t i = 0; i < n; i++) {
-        int64_t x = random_below(seed, (uint64_t)(2 * i), cols + 1), y = random_below(seed, (uint64_t)(2 * i + 1), cols + 1);
-        ((int32_t *)job->problem.begin.data)[i] = (int32_t)(i % 4 ? fmin(x, y) : 0);
-        ((int32_t *)job->problem.end.data)[i] = (int32_t)(i % 4 ? fmax(x, y) : cols);
+        int64_t begin = random_below(seed, (uint64_t)(2 * i), cols + 1);
+        int64_t end = begin + random_below(seed, (uint64_t)(2 * i + 1), cols + 1 - begin);
+        ((int32_t *)job->problem.begin.data)[i] = (int32_t)(i % 4 ? begin : 0);
+        ((int32_t *)job->problem.end.data)[i] = (int32_t)(i % 4 ? end : cols);
     }
 }
 

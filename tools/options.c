@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include <streamkl/streamkl.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -17,11 +19,11 @@ const char *const divergence_names[] = {"forward", "reverse", "jsd", NULL};
 static void print_argument(const struct option_spec *option)
 {
     if (option->kind == OPTION_INT)
-        printf("N");
+        printf(" N");
     if (option->kind == OPTION_REAL)
-        printf("X");
+        printf(" X");
     for (int i = 0; option->kind == OPTION_NAME && option->names[i]; i++)
-        printf("%s%s", i ? "|" : "", option->names[i]);
+        printf("%c%s", i ? '|' : ' ', option->names[i]);
 }
 
 static void print_default(const struct option_spec *option)
@@ -38,7 +40,7 @@ static void print_help(const struct command *command)
 {
     printf("usage: streamkl %s [options]\n\n%s\n\noptions, with their defaults:\n", command->name, command->about);
     for (const struct option_spec *o = command->options; o->name; o++) {
-        printf("  --%s ", o->name);
+        printf("  --%s", o->name);
         print_argument(o);
         printf("\n        %s", o->help);
         print_default(o);
@@ -60,7 +62,7 @@ static double parse_number(const struct command *command, const struct option_sp
     double x = strtod(text, &end);
     int whole = option->kind == OPTION_REAL || x == floor(x);
     if (end == text || *end || errno || !whole || !(x >= option->min && x <= option->max)) {
-        snprintf(rule, sizeof rule, "%s from %.12g to %.12g is needed",
+        snprintf(rule, sizeof rule, "%s from %.13g to %.13g is needed",
                  option->kind == OPTION_INT ? "a whole number" : "a number", option->min, option->max);
         refuse(command, option->name, text, rule);
     }
@@ -120,4 +122,10 @@ int options_parse(const struct command *command, int argc, char **argv)
         exit(EXIT_USAGE);
     }
     return groups;
+}
+
+void require_isa(const struct command *command, int isa)
+{
+    if (isa != SKL_ISA_BEST && !skl_isa_available((enum skl_isa)isa))
+        refuse(command, "isa", isa_names[isa], "this build or CPU does not have it");
 }

@@ -14,7 +14,7 @@ enum option_kind {
     OPTION_FLAG,  /* int: becomes 1 */
     OPTION_INT,   /* int64_t between min and max */
     OPTION_REAL,  /* double between min and max */
-    OPTION_NAME   /* int: the position in names, a list that ends with NULL; NULL entries cannot be skipped */
+    OPTION_NAME   /* int: the position in names, a list that ends with NULL */
 };
 
 struct option_spec {
@@ -35,6 +35,9 @@ struct command {
 
 /* Sets the values. --help prints and exits with 0; anything wrong prints a sentence and exits with EXIT_USAGE. */
 int options_parse(const struct command *command, int argc, char **argv);
+
+/* Exits with EXIT_USAGE when this build or CPU lacks the instruction set. */
+void require_isa(const struct command *command, int isa);
 
 /* Positions are those of the enums in streamkl.h. */
 extern const char *const isa_names[], *const dtype_names[], *const divergence_names[];

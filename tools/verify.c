@@ -52,12 +52,13 @@ static double rounding(int dtype, double x)
     }
 }
 
-/* 'rows' rows of a contiguous gradient, from row 'first'. */
-static double grad_error(const struct skl_tensor *got, int64_t first, int64_t rows, int64_t width, const double *want)
+/* 'rows' rows of a contiguous gradient, from row 'first'. noise[row] is granted; NULL: none. */
+static double grad_error(const struct skl_tensor *got, int64_t first, int64_t rows, int64_t width, const double *want,
+                         const double *noise)
 {
     double worst = 0;
     for (int64_t row = 0; row < rows; row++) {
-        double error = 0, largest = 0;
+        double error = 0, largest = noise ? noise[row] / GRAD_BOUND : 0;
         for (int64_t k = 0; k < width; k++) {
             double w = want[row * width + k], g = read_element(got->dtype, got->data, (first + row) * width + k);
             error = fmax(error, distance(g, w) - rounding(got->dtype, w));
@@ -99,52 +100,143 @@ static void expected_side(const struct skl_side *side, const struct skl_grads *w
     grads->bias = wanted->bias.data ? doubles(elements(&side->bias)) : NULL;
 }
 
-void expected_make(const struct job *job, struct skl_reference *expected)
+/* ------------------------------------------------------ what rounding of the logits does to the gradients --- */
+
+static double largest_entry(const struct skl_tensor *t)
+{
+    double largest = 0;
+    for (int64_t k = 0; k < elements(t); k++)
+        largest = fmax(largest, fabs(read_element(t->dtype, t->data, k)));
+    return largest;
+}
+
+/* |d dz / d logits| of a column, about. 'own' is the probability on the side of the gradient, d the log-ratio. */
+static double sensitivity(const struct skl_problem *p, int side, double own, double other, double d)
+{
+    if (p->divergence == SKL_JSD)
+        return 2 * own * (side ? p->beta : 1 - p->beta);
+    int first = side == (p->divergence == SKL_FORWARD_KL);  /* P of KL(P || Q) */
+    return first ? own * (1 + fabs(d)) : own + other;
+}
+
+/* What two roundings of the logits and LSEs do to a column's dz, squared: roundings are independent, so their squares
+ * add. */
+static void column_noise(const struct skl_problem *problem, int side, const struct skl_reference_row *r, double g,
+                         int64_t columns, double *noise)
+{
+    for (int64_t j = 0; j < columns; j++) {
+        double p = exp(r->log_p[j]), q = exp(r->log_q[j]), log_p = p > 0 ? r->log_p[j] : 0, log_q = q > 0 ? r->log_q[j] : 0;
+        double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + fabs(log_p) + fabs(log_q);
+        double dz = sensitivity(problem, side, side ? p : q, side ? q : p, log_q - log_p);
+        dz *= p + q > 0 ? 2 * 0x1p-24 * g * size : 0;
+        noise[j] = dz * dz;
+    }
+}
+
+/* dx = slope dz, da = sum_j dx b[j], db[j] = sum_rows dx a. */
+static void add_noise(const struct job *job, struct expected *e, int side, int64_t row, const double *noise,
+                      const double largest[2])
+{
+    const struct skl_side *s = side ? &job->problem.t : &job->problem.s;
+    int64_t rows = job->work.rows, heads = job->work.heads, height = s->b.shape[s->b.ndim - 2], matrix = 0;
+    double slope = (job->work.use == SKL_ATTENTION ? 1 / sqrt((double)s->a.shape[3]) : 1) / job->work.temperature;
+    if (job->work.use == SKL_ATTENTION)
+        matrix = row / rows / heads * s->b.shape[1] + row / rows % heads / (heads / s->b.shape[1]);
+    for (int64_t j = 0; j < job->work.cols; j++) {
+        double dx = slope * slope * noise[j];
+        e->noise_a[side][row] += dx * largest[1] * largest[1];
+        e->noise_b[side][matrix * height + j] += dx * largest[0] * largest[0];
+        e->noise_bias[side] += dx;
+    }
+}
+
+static void take_roots(double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = sqrt(x[i]);
+}
+
+static void make_noise(const struct job *job, struct expected *e)
+{
+    const struct skl_problem *p = &job->problem;
+    int64_t rows = skl_reference_rows(p), cols = job->work.cols;
+    double *space = doubles(3 * cols);
+    for (int side = 0; side < 2; side++) {
+        const struct skl_side *s = side ? &p->t : &p->s;
+        double largest[2] = {largest_entry(&s->a), largest_entry(&s->b)};
+        e->noise_a[side] = doubles(rows);
+        e->noise_b[side] = doubles(elements(&s->b) / s->b.shape[s->b.ndim - 1]);
+        for (int64_t row = 0; row < rows; row++) {
+            struct skl_reference_row r = {.log_p = space + cols, .log_q = space + 2 * cols};
+            double g = skl_reference_upstream(p, row);
+            if (g == 0 || skl_reference_row(p, row, g, &r))
+                continue;
+            column_noise(p, side, &r, g, cols, space);
+            add_noise(job, e, side, row, space, largest);
+        }
+        take_roots(e->noise_a[side], rows);
+        take_roots(e->noise_b[side], elements(&s->b) / s->b.shape[s->b.ndim - 1]);
+        take_roots(&e->noise_bias[side], 1);
+    }
+    free(space);
+}
+
+void expected_make(const struct job *job, struct expected *expected)
 {
     int64_t rows = skl_reference_rows(&job->problem);
-    *expected = (struct skl_reference){.loss = doubles(rows), .lse_s = doubles(rows), .lse_t = doubles(rows)};
-    expected->kl_s = doubles(rows), expected->kl_t = doubles(rows);
-    expected_side(&job->problem.s, &job->all.s, &expected->s);
-    expected_side(&job->problem.t, &job->all.t, &expected->t);
-    if (skl_reference_run(&job->problem, expected)) {
+    struct skl_reference *r = &expected->reference;
+    *expected = (struct expected){0};
+    r->loss = doubles(rows), r->lse_s = doubles(rows), r->lse_t = doubles(rows);
+    r->kl_s = doubles(rows), r->kl_t = doubles(rows);
+    expected_side(&job->problem.s, &job->all.s, &r->s);
+    expected_side(&job->problem.t, &job->all.t, &r->t);
+    if (skl_reference_run(&job->problem, r)) {
         fprintf(stderr, "streamkl: no memory for the reference\n");
         exit(EXIT_WRONG);
     }
+    make_noise(job, expected);
 }
 
-void expected_free(struct skl_reference *e)
+void expected_free(struct expected *expected)
 {
+    struct skl_reference *e = &expected->reference;
     double *all[] = {e->loss, e->lse_s, e->lse_t, e->kl_s, e->kl_t, e->s.a, e->s.b, e->s.bias, e->t.a, e->t.b, e->t.bias};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         free(all[k]);
+    for (int side = 0; side < 2; side++) {
+        free(expected->noise_a[side]);
+        free(expected->noise_b[side]);
+    }
 }
 
-static void add_side(struct errors *e, const struct skl_grads *got, const struct skl_reference_grads *want)
+static void add_side(struct errors *e, const struct skl_grads *got, const struct expected *expected, int side)
 {
+    const struct skl_reference_grads *want = side ? &expected->reference.t : &expected->reference.s;
     if (want->a) {
-        int64_t width = got->a.shape[got->a.ndim - 1];
-        e->a = fmax(e->a, grad_error(&got->a, 0, elements(&got->a) / width, width, want->a));
+        int64_t width = got->a.shape[got->a.ndim - 1], rows = elements(&got->a) / width;
+        e->a = fmax(e->a, grad_error(&got->a, 0, rows, width, want->a, expected->noise_a[side]));
     }
     if (want->b) {
-        int64_t width = got->b.shape[got->b.ndim - 1];
-        e->b = fmax(e->b, grad_error(&got->b, 0, elements(&got->b) / width, width, want->b));
+        int64_t width = got->b.shape[got->b.ndim - 1], rows = elements(&got->b) / width;
+        e->b = fmax(e->b, grad_error(&got->b, 0, rows, width, want->b, expected->noise_b[side]));
     }
     if (want->bias)
-        e->b = fmax(e->b, grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias));
+        e->b = fmax(e->b, grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias, &expected->noise_bias[side]));
 }
 
-struct errors verify_all(const struct job *job, const struct skl_reference *expected, int gradients)
+struct errors verify_all(const struct job *job, const struct expected *expected, int gradients)
 {
+    const struct skl_reference *want = &expected->reference;
     int64_t rows = skl_reference_rows(&job->problem);
     struct errors e = {0};
-    e.loss = fmax(value_error(job->reduced, expected->value), row_errors(&job->value.loss, expected->loss, rows));
-    e.loss = fmax(e.loss, row_errors(&job->value.kl_s, expected->kl_s, rows));
-    e.loss = fmax(e.loss, row_errors(&job->value.kl_t, expected->kl_t, rows));
-    e.lse = row_errors(&job->value.lse_s, expected->lse_s, rows);
-    e.lse = fmax(e.lse, row_errors(&job->value.lse_t, expected->lse_t, rows));
+    e.loss = fmax(value_error(job->reduced, want->value), row_errors(&job->value.loss, want->loss, rows));
+    e.loss = fmax(e.loss, row_errors(&job->value.kl_s, want->kl_s, rows));
+    e.loss = fmax(e.loss, row_errors(&job->value.kl_t, want->kl_t, rows));
+    e.lse = row_errors(&job->value.lse_s, want->lse_s, rows);
+    e.lse = fmax(e.lse, row_errors(&job->value.lse_t, want->lse_t, rows));
     if (gradients) {
-        add_side(&e, &job->all.s, &expected->s);
-        add_side(&e, &job->all.t, &expected->t);
+        add_side(&e, &job->all.s, expected, 0);
+        add_side(&e, &job->all.t, expected, 1);
     }
     return e;
 }
@@ -167,7 +259,7 @@ struct errors verify_sampled(const struct job *job, int64_t rows, int gradients)
         e.lse = value_error(((float *)job->value.lse_s.data)[row], want.lse_s);
         e.lse = fmax(e.lse, value_error(((float *)job->value.lse_t.data)[row], want.lse_t));
         if (want.grad_a_s)
-            e.a = grad_error(&job->all.s.a, row, 1, dim, want.grad_a_s);
+            e.a = grad_error(&job->all.s.a, row, 1, dim, want.grad_a_s, NULL);
         errors_add(&worst, &e);
     }
     free(want.grad_a_s);

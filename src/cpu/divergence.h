@@ -106,7 +106,7 @@ static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors 
     vf x = vselect_lt(zero, d, x_q, x_p);
     vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
     vf a = vmax(zero - vabs(d), vset(EXP2_MIN));
-    vf u = vexp2m1(a), near = vlog1p(u * vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1])));
+    vf u = vexp2m1(a), near = vlog1p_product(vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1])), u);
     vf far = vfma(a, vset(-LN2), near); /* log of the mixture over the smaller of the two */
     vf large = vexp2(x) * prob, small = vfma(large, u, large);
     return (struct mixture){vselect_lt(zero, d, small, large), vselect_lt(zero, d, large, small),

@@ -53,10 +53,18 @@ static void logits(int n, int k, const float *columns, const float *rows, int ad
     }
 }
 
-static void grad_rows(int n, int d, const float *columns, const float *dz, float *da)
+/* 'soon' is memory that will be needed next: it is asked for piece by piece, between strips. */
+static inline void prefetch_piece(const float *soon, int64_t n, int strip, int strips)
+{
+    for (int64_t i = n * strip / strips; i < n * (strip + 1) / strips; i += 16) __builtin_prefetch(soon + i, 0, 2);
+}
+
+static void grad_rows(int n, int d, const float *columns, const float *dz, const float *soon, float *da)
 {
     for (int i = 0; i < d; i += MR) {
         vf c[MR][NV];
+        if (soon)
+            prefetch_piece(soon, n * NR, i / MR, (d + MR - 1) / MR);
         load_c(c, da + i * NR, NR);
         micro_kernel(n, columns + i, 1, SKL_LDK, dz, c);
         store_c(c, da + i * NR, NR);
@@ -65,10 +73,12 @@ static void grad_rows(int n, int d, const float *columns, const float *dz, float
 
 /* A strip of MR columns is seen by the panels first..last-1 only; d <= NR entries of dim. */
 static void grad_columns(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
-                         const float *rows, int d, float *db, int64_t stride)
+                         const float *rows, const float *soon, int64_t soon_n, int d, float *db, int64_t stride)
 {
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, whole = d == NR && j + MR <= n;
+        if (soon)
+            prefetch_piece(soon, soon_n, strip, (n + MR - 1) / MR);
         if (first[strip] >= last[strip])
             continue;
         vf c[MR][NV];

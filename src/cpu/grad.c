@@ -109,7 +109,7 @@ static void strip_panels(const struct skl_run *run, const struct skl_lane *lane,
 
 /* db[j] += sum_i dz[i,j] a[i] */
 static void add_to_columns(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, const struct seen *s,
-                           int side, const float *dz, int64_t panel_stride)
+                           int side, const float *dz, int64_t panel_stride, const float *next)
 {
     const struct skl_work *work = run->work;
     const struct skl_work_side *ws = &work->side[side];
@@ -123,10 +123,11 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
         stride = ws->grad_b.stride[2];
     }
     strip_panels(run, lane, s, first, last);
+    int64_t piece = panel_stride * run->plan.panels * k->nr / ws->dim / 16 * 16; /* of the next tile, for each step in d */
     for (int64_t d = 0; d < ws->dim; d += k->nr) {
-        const float *rows = lane->raw[side] + d * run->plan.block;
+        const float *rows = lane->raw[side] + d * run->plan.block, *soon = next ? next + d / k->nr * piece : NULL;
         int width = ws->dim - d < k->nr ? (int)(ws->dim - d) : k->nr;
-        k->grad_columns(n, first, last, panel_stride, dz + s->first * k->nr, rows, width, db + d, stride);
+        k->grad_columns(n, first, last, panel_stride, dz + s->first * k->nr, rows, soon, piece, width, db + d, stride);
     }
 }
 
@@ -154,7 +155,8 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t
         dz_tile(w, lane, tile, &s, y, panel_stride);
         for (int side = 0; side < 2; side++) {
             if (run->work->side[side].grad_b.data)
-                add_to_columns(run, lane, tile, &s, side, y[side], panel_stride);
+                add_to_columns(run, lane, tile, &s, side, y[side], panel_stride,
+                               run->plan.recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
             if (lane->dbias[side])
                 add_to_bias(run, lane, tile, &s, side, y[side], panel_stride);
         }
@@ -175,8 +177,9 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         for (int panel = 0; panel * k->nr < lane->n; panel++) {
             int j0, j1;
             skl_tile_range(run, lane, panel, tile, &j0, &j1);
+            const float *mine = dz + panel * panel_size + j0 * k->nr;
             if (j0 < j1)
-                k->grad_rows(j1 - j0, d, w->scratch.columns[0] + j0 * SKL_LDK, dz + panel * panel_size + j0 * k->nr,
+                k->grad_rows(j1 - j0, d, w->scratch.columns[0] + j0 * SKL_LDK, mine, mine + panel_size,
                              lane->da[side] + (panel * dim + d0) * k->nr);
         }
     }

@@ -15,7 +15,8 @@
 #include "streamkl/streamkl.h"
 
 enum {
-    SKL_BK = 96,      /* columns in a tile: a multiple of every mr (4, 6, 8); two logit tiles of a panel fit in L1 */
+    SKL_BK = 192,     /* columns in a tile: a multiple of every mr (4, 6, 8). More would push a panel's two logit tiles
+                         (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
     SKL_LDK = 256,    /* distance between columns in a packed tile, a constant so that the micro-kernel's addresses are */
     SKL_NR_MAX = 32,  /* rows in the widest panel */
     SKL_ALIGN = 64    /* of every buffer */
@@ -57,9 +58,10 @@ struct skl_kernels {
 
     /* The products; n columns, k or d entries of dim. */
     void (*logits)(int n, int k, const float *columns, const float *rows, int add, float *y);    /* y (+)= b a^T */
-    void (*grad_rows)(int n, int d, const float *columns, const float *dz, float *da);           /* da^T += b^T dz */
+    void (*grad_rows)(int n, int d, const float *columns, const float *dz, const float *soon, float *da); /* da^T += b^T dz */
     void (*grad_columns)(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
-                         const float *rows, int d, float *db, int64_t stride);                   /* db += dz^T a */
+                         const float *rows, const float *soon, int64_t soon_n, int d, float *db,
+                         int64_t stride);                                                        /* db += dz^T a */
 
     /* Shaping logits. */
     void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */

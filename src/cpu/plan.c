@@ -5,15 +5,16 @@
 #include "team.h"
 
 enum {
-    /* Rows of a lane. Packing a tile of columns costs about as much as its products with 4 rows, so 256 rows make that
-     * 1.5 %; the panels and logits of 256 rows at dim 128 still fit in 1 MiB of L2. */
+    /* Rows of a lane. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
+     * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
+    BLOCK_KEPT = 256,     /* with short dim, so that the logits of a tile and of the next fit in L2 */
     BLOCK_MIN = 64,       /* keeping logits of fewer rows is not worth it: recompute */
-    BLOCKS_WANTED = 16,   /* small problems are cut finer until there are so many lanes' worth of work */
+    TASKS_LEAST = 16,     /* small problems are cut into fewer rows until there are so many tasks */
     LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
     TASKS = 64,           /* lanes x chunks aimed at */
-    CHUNK_MIN_TILES = 10, /* a row's states of 1000 columns merge in 0.3 % of the time of computing them */
-    SLAB_TILES = 64       /* when recomputing: 6144 columns of logits at a time */
+    CHUNK_MIN_TILES = 3,  /* a row's states of 500 columns merge in 0.5 % of the time of computing them */
+    SLAB_TILES = 32       /* when recomputing: 6144 columns of logits at a time */
 };
 
 static int64_t round_up(int64_t x, int64_t to)
@@ -152,15 +153,19 @@ static int64_t count_blocks(const struct skl_work *w, int64_t block)
 static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t nr = w->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
-    plan->block = (int)most(round_up(least(rows, BLOCK), nr), nr);
+    int64_t block = plan->kept_tiles && plan->whole ? BLOCK_KEPT : BLOCK;
+    plan->block = (int)most(round_up(least(rows, block), nr), nr);
     if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
     } else {
-        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) < BLOCKS_WANTED)
+        int64_t chunks = most(plan->tiles / CHUNK_MIN_TILES, 1);
+        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) * chunks < TASKS_LEAST)
             plan->block = (int)round_up(plan->block / 2, nr);
         groups = count_blocks(w, plan->block);
     }
-    plan->lanes = (int)most(least(groups, plan->kept_tiles ? LANES / 2 : LANES), 1);
+    /* Kept logits should stay in the cache: no more lanes than give every thread something to do. */
+    int64_t lanes = plan->kept_tiles ? most(TASKS_LEAST / 2 * CHUNK_MIN_TILES / most(plan->tiles, 1), 1) : LANES;
+    plan->lanes = (int)most(least(groups, least(lanes, LANES)), 1);
 }
 
 /* Keep the logits of all columns if that fits, giving up lanes first, then rows. */

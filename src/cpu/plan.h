@@ -14,7 +14,7 @@
 #include "kernels.h"
 
 enum {
-    SKL_BLOCK = 256,                    /* most rows of a lane */
+    SKL_BLOCK = 512,                    /* most rows of a lane */
     SKL_PANELS_MAX = SKL_BLOCK / 8      /* with the narrowest panels */
 };
 

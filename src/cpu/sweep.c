@@ -22,6 +22,22 @@ void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int si
     w->kernels->pack_columns(tile_columns(w, tile), k, b + d0 * skl_size_of(s->b.dtype), s->b.dtype, s->b.stride[2], columns);
 }
 
+/* Asks for part of a column tile that will be packed next, while the panels work on the present one: its rows are short
+ * and far apart, which the hardware does not foresee. */
+static void prefetch_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int part,
+                          int parts)
+{
+    const struct skl_work_side *s = &w->side[side];
+    int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
+    if (tile * SKL_BK >= w->columns)
+        return;
+    int n = tile_columns(w, tile), bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
+    int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
+    const char *b = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK) + d0 * size;
+    for (int j = n * part / parts; j < n * (part + 1) / parts; j++)
+        for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + j * s->b.stride[2] * size + i, 0, 2);
+}
+
 /* y starts as the bias of its column, the same for every row. */
 static void start_from_bias(const struct skl_work *w, int side, int64_t tile, int j0, int j1, float *y)
 {
@@ -83,9 +99,12 @@ static void score_blocks(const struct skl_worker *w, const struct skl_lane *lane
         for (int64_t d0 = 0; d0 < work->side[side].dim; d0 += work->kernels->kc) {
             int64_t left = work->side[side].dim - d0;
             int k = left < work->kernels->kc ? (int)left : work->kernels->kc;
+            int more = left > k, panels = (lane->n + work->kernels->nr - 1) / work->kernels->nr;
             skl_pack_tile(work, lane, side, tile, d0, k, w->scratch.columns[0]);
-            for (int panel = 0; panel * work->kernels->nr < lane->n; panel++)
+            for (int panel = 0; panel < panels; panel++) {
+                prefetch_tile(work, lane, more ? side : !side, more || !side ? tile : tile + 1, more ? d0 + k : 0, panel, panels);
                 score_panel(w->run, lane, side, panel, tile, d0, k, w->scratch.columns[0], y[side] + panel * panel_stride);
+            }
         }
 }
 
@@ -110,19 +129,22 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
                        int64_t panel_stride, panel_user *use)
 {
     const struct skl_run *run = w->run;
-    int nr = run->work->kernels->nr;
+    int nr = run->work->kernels->nr, panels = (lane->n + nr - 1) / nr;
     if (run->plan.whole)
         pack_whole(w, lane, tile);
     else
         score_blocks(w, lane, tile, y, panel_stride);
-    for (int panel = 0; panel * nr < lane->n; panel++) {
+    for (int panel = 0; panel < panels; panel++) {
         float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
         int j0, j1;
         skl_tile_range(run, lane, panel, tile, &j0, &j1);
         if (j0 >= j1)
             continue;
-        if (run->plan.whole)
+        if (run->plan.whole) {
+            prefetch_tile(run->work, lane, 0, tile + 1, 0, panel, panels);
+            prefetch_tile(run->work, lane, 1, tile + 1, 0, panel, panels);
             score_whole(w, lane, panel, tile, mine);
+        }
         shape_panel(run, lane, panel, tile, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         if (use)

@@ -27,12 +27,13 @@ static inline vf vexponent_add(vf a, vf n)
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
-static inline vf vsplit_exponent(vf a, vf *e)
+static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
 {
-    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3);
-    vi k = _mm256_srai_epi32(_mm256_sub_epi32(bits, half), 23);
+    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3), one = _mm256_set1_epi32(0x3f800000);
+    vi k = _mm256_srai_epi32(_mm256_sub_epi32(bits, half), 23), shift = _mm256_slli_epi32(k, 23);
     *e = _mm256_cvtepi32_ps(k);
-    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(k, 23)));
+    *scale = _mm256_castsi256_ps(_mm256_sub_epi32(one, shift));
+    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, shift));
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

@@ -31,12 +31,13 @@ static inline vf vexponent_add(vf a, vf n) /* n = integer + 1.5 2^23: its low bi
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(n), 23)));
 }
-static inline vf vsplit_exponent(vf a, vf *e) /* a = m 2^e, m in [sqrt 1/2, sqrt 2) */
+static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
 {
-    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3);
-    vi k = _mm512_srai_epi32(_mm512_sub_epi32(bits, half), 23);
+    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3), one = _mm512_set1_epi32(0x3f800000);
+    vi k = _mm512_srai_epi32(_mm512_sub_epi32(bits, half), 23), shift = _mm512_slli_epi32(k, 23);
     *e = _mm512_cvtepi32_ps(k);
-    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(k, 23)));
+    *scale = _mm512_castsi512_ps(_mm512_sub_epi32(one, shift));
+    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, shift));
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

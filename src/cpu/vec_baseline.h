@@ -28,11 +28,12 @@ static inline int vany_gt(vf a, vf b)
     return (m[0] | m[1] | m[2] | m[3]) != 0;
 }
 static inline vf vexponent_add(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); } /* a 2^k; n = k + 1.5 2^23 */
-static inline vf vsplit_exponent(vf a, vf *e)                                      /* a = m 2^e, sqrt 1/2 <= m < sqrt 2 */
+static inline vf vsplit_exponent(vf a, vf *e, vf *scale) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {
-    vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23;
+    vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23, shift = k << 23;
     *e = __builtin_convertvector(k, vf);
-    return (vf)(bits - (k << 23));
+    *scale = (vf)(0x3f800000 - shift);
+    return (vf)(bits - shift);
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

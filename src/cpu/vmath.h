@@ -32,11 +32,11 @@ static inline vf vexp2m1(vf x)
     return vfma(vexp2_poly(r) * r, scale, scale - vset(1.0f));
 }
 
-/* log(1 + x) for -1 < x <= 0, exact at 0: log m + e log 2 with 1 + x = m 2^e, and the rounding of 1 + x put back. */
-static inline vf vlog1p(vf x)
+/* log(1 + w u) for -1 < w u <= 0, exact at 0: log m + e log 2 with 1 + w u = m 2^e, and the rounding of 1 + w u put back. */
+static inline vf vlog1p_product(vf w, vf u)
 {
-    vf y = vset(1.0f) + x, lost = x - (y - vset(1.0f)), e;
-    vf f = vsplit_exponent(y, &e) - vset(1.0f);
+    vf e, scale, y = vfma(w, u, vset(1.0f)), lost = vfma(w, u, vset(1.0f) - y);
+    vf m = vsplit_exponent(y, &e, &scale), f = vfma(lost, scale, m - vset(1.0f));
     vf p = vset(-0.07634438f); /* log(1 + f) = f - f^2/2 + f^3 P(f), relative error 6e-9 */
     p = vfma(p, f, vset(0.12761563f));
     p = vfma(p, f, vset(-0.13160198f));
@@ -45,8 +45,8 @@ static inline vf vlog1p(vf x)
     p = vfma(p, f, vset(0.20001227f));
     p = vfma(p, f, vset(-0.25000821f));
     p = vfma(p, f, vset(0.33333332f));
-    p = vfma(p * f, f * f, lost / y);
-    p = vfma(f * f, vset(-0.5f), p);
+    p = vfma(p, f, vset(-0.5f));
+    p = p * (f * f);
     p = vfma(e, vset(-2.12194440e-4f), p); /* log 2 in two parts, the first with few enough bits to be exact times e */
     return vfma(e, vset(0.693359375f), f + p);
 }

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every symbol the libraries give away begins with skl_, and the shared one gives away the header's functions, no more.
+
+usage: test_symbols.py LIBRARY.so LIBRARY.a INCLUDE_DIR
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+
+def defined(path, *options):
+    out = subprocess.run(["nm", "--defined-only", *options, path], check=True, capture_output=True, text=True).stdout
+    return {line.split()[2].split("@")[0] for line in out.splitlines() if re.match(r"[0-9a-f]+ \S \S+$", line)}
+
+
+def main(shared, static, include):
+    if not shutil.which("nm"):
+        print("skipped: no nm")
+        return 77
+    header = (pathlib.Path(include) / "streamkl" / "streamkl.h").read_text()
+    promised = set(re.findall(r"SKL_API[^;(]*?\b(skl_\w+)\(", header))
+    exported = defined(shared, "--dynamic")
+    wrong = 0
+    for what, names in [
+        ("exported without the prefix", {n for n in exported if not n.startswith("skl_")}),
+        ("exported, but not in the header", exported - promised),
+        ("in the header, but not exported", promised - exported),
+        ("global in the static library without the prefix",
+         {n for n in defined(static, "--extern-only") if not n.startswith("skl_")}),
+    ]:
+        for name in sorted(names):
+            print(f"FAILED: {what}: {name}")
+            wrong += 1
+    print(f"test_symbols: {len(exported)} exported symbols, {wrong} failed")
+    return 1 if wrong or not promised else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
