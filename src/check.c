@@ -55,6 +55,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad("columns", p->columns, "it must be 0 (all) or a number of columns");
     if (p->threads < 0 || p->threads > SKL_THREADS_MAX)
         return bad("threads", p->threads, "it must be from 0 (OpenMP's choice) to 4096");
+    if (!(p->skip_below >= 0 && p->skip_below < 1))
+        return bad_real("skip_below", p->skip_below, "it must be at least 0 (nothing but zeros) and below 1");
     if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     return SKL_OK;
@@ -239,12 +241,16 @@ static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work
     w->threads = p->threads ? p->threads : skl_max_threads();
     w->limit_is_default = p->workspace_limit == 0;
     w->limit = p->workspace_limit ? p->workspace_limit : (size_t)256 << 20;
+    w->skip_below = p->skip_below;
     w->progress = p->progress;
     w->progress_data = p->progress_data;
     w->kernels = skl_kernels_for((enum skl_isa)p->isa);
     if (!w->kernels)
         return skl_fail(SKL_UNSUPPORTED, "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it",
                         (int)p->isa, skl_isa_name((enum skl_isa)p->isa));
+    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
+    while (p->isa == SKL_ISA_BEST && w->kernels->narrower && together <= w->kernels->narrower->nr)
+        w->kernels = w->kernels->narrower;
     return SKL_OK;
 }
 

@@ -59,6 +59,7 @@ struct skl_work {
     int threads;
     size_t limit;
     int limit_is_default;
+    double skip_below;
     skl_progress progress;
     void *progress_data;
 };

@@ -8,7 +8,7 @@
 /* 1, and n-1, n, n+1 for every n that a micro-kernel, a panel, a tile or a block may have. */
 static const int64_t small[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49};
 static const int64_t large[] = {63,  64,  65,  95,  96,  97,  127, 128, 129, 191, 192, 193, 251, 252, 253, 255,
-                                256, 257, 287, 288, 289, 383, 384, 385, 503, 504, 505, 511, 512, 513, 769};
+                                256, 257, 287, 288, 289, 383, 384, 385, 503, 504, 505, 511, 512, 513, 575, 576, 577, 769};
 
 static void run(int64_t rows, int64_t cols, int64_t dim, int k)
 {

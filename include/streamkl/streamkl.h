@@ -152,6 +152,11 @@ struct skl_problem {
     size_t workspace_limit;  /* most bytes of extra memory a call may take; 0: 256 MiB, or what it needs at least */
     skl_progress progress;   /* optional */
     void *progress_data;
+
+    /* Gradient products leave out blocks (some 8 columns of some 32 rows) in which every |dz| is at most this much of its
+     * row's upstream gradient: an error of at most that in each entry of dz. 0: only exact zeros are left out. dz itself
+     * is tested, so this holds for every divergence. */
+    double skip_below;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

@@ -25,7 +25,7 @@ static inline vf raise_max(int n, const float *y, int v, float *m, double *l, do
     vf old = vload(m + v * VL), now = old;
     for (int j = 0; j < n; j++) now = vmax(vload(y + j * NR + v * VL), now);
     vf ref = finite_max(now);
-    if (vany_gt(now, old)) {
+    if (vany(vnle(now, old))) {
         float factor[VL];
         vstore(m + v * VL, now);
         vstore(factor, vexp2(old - ref));
@@ -190,6 +190,19 @@ static void dz_jsd(int n, float *y_p, float *y_q, int want, const struct skl_pan
             if (want & 2)
                 vstore(at_q, g_q * c.q * (vset(0.0f) - (c.log_m_q + c_q)));
         }
+    }
+}
+
+/* live[strip] = does any |dz| of these MR columns pass its row's limit? NaN does. n is a multiple of MR. */
+static void mark_live(int n, const float *dz, const float *limit, unsigned char *live)
+{
+    for (int j = 0; j < n; j += MR) {
+        vm any = vnle(vset(0.0f), vset(0.0f));
+        for (int v = 0; v < NV; v++) {
+            vf lim = vload(limit + v * VL);
+            for (int i = j; i < j + MR; i++) any = vor(any, vnle(vabs(vload(dz + i * NR + v * VL)), lim));
+        }
+        live[j / MR] = (unsigned char)vany(any);
     }
 }
 

@@ -56,35 +56,44 @@ static void logits(int n, int k, const float *columns, const float *rows, int ad
 /* 'soon' is memory that will be needed next: it is asked for piece by piece, between strips. */
 static inline void prefetch_piece(const float *soon, int64_t n, int strip, int strips)
 {
-    for (int64_t i = n * strip / strips; i < n * (strip + 1) / strips; i += 16) __builtin_prefetch(soon + i, 0, 2);
+    for (int64_t i = n * strip / strips; soon && i < n * (strip + 1) / strips; i += 16) __builtin_prefetch(soon + i, 0, 2);
 }
 
-static void grad_rows(int n, int d, const float *columns, const float *dz, const float *soon, float *da)
+/* Only strips of MR columns that are live take part; runs of them are summed in one go. n is a multiple of MR. */
+static void grad_rows(int n, int d, const unsigned char *live, const float *columns, const float *dz, const float *soon,
+                      float *da)
 {
-    for (int i = 0; i < d; i += MR) {
+    int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
+    for (int j = 0; j < n; j += MR) {
+        if (!live[j / MR])
+            continue;
+        if (runs && from[runs - 1] + length[runs - 1] == j)
+            length[runs - 1] += MR;
+        else
+            from[runs] = j, length[runs++] = MR;
+    }
+    for (int i = 0; i < d && runs; i += MR) {
         vf c[MR][NV];
-        if (soon)
-            prefetch_piece(soon, n * NR, i / MR, (d + MR - 1) / MR);
+        prefetch_piece(soon, (int64_t)n * NR, i / MR, (d + MR - 1) / MR);
         load_c(c, da + i * NR, NR);
-        micro_kernel(n, columns + i, 1, SKL_LDK, dz, c);
+        for (int r = 0; r < runs; r++)
+            micro_kernel(length[r], columns + from[r] * SKL_LDK + i, 1, SKL_LDK, dz + from[r] * NR, c);
         store_c(c, da + i * NR, NR);
     }
 }
 
-/* A strip of MR columns is seen by the panels first..last-1 only; d <= NR entries of dim. */
-static void grad_columns(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
-                         const float *rows, const float *soon, int64_t soon_n, int d, float *db, int64_t stride)
+/* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
+static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
+                         const float *soon, int64_t soon_n, int d, float *db, int64_t stride)
 {
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, whole = d == NR && j + MR <= n;
-        if (soon)
-            prefetch_piece(soon, soon_n, strip, (n + MR - 1) / MR);
-        if (first[strip] >= last[strip])
-            continue;
         vf c[MR][NV];
+        prefetch_piece(soon, soon_n, strip, (n + MR - 1) / MR);
         load_c(c, whole ? db + j * stride : NULL, stride);
-        for (int panel = first[strip]; panel < last[strip]; panel++)
-            micro_kernel(NR, dz + panel * panel_stride + j * NR, NR, 1, rows + (int64_t)panel * NR * NR, c);
+        for (int panel = 0; panel < panels; panel++)
+            if (live[panel * SKL_STRIPS_MAX + strip])
+                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
         if (whole) {
             store_c(c, db + j * stride, stride);
         } else {

@@ -15,10 +15,11 @@
 #include "streamkl/streamkl.h"
 
 enum {
-    SKL_BK = 192,     /* columns in a tile: a multiple of every mr (4, 6, 8). More would push a panel's two logit tiles
+    SKL_BK = 192,     /* columns in a tile: a multiple of every mr (4, 6, 8, 12). More would push a panel's two logit tiles
                          (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
     SKL_LDK = 256,    /* distance between columns in a packed tile, a constant so that the micro-kernel's addresses are */
     SKL_NR_MAX = 32,  /* rows in the widest panel */
+    SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64    /* of every buffer */
 };
 
@@ -49,6 +50,7 @@ enum skl_keep {
 
 struct skl_kernels {
     enum skl_isa isa;
+    const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
     int mr, nr, kc;
 
     /* Moving operands in and gradients out. Strides in elements; dtypes as in enum skl_dtype. */
@@ -58,10 +60,10 @@ struct skl_kernels {
 
     /* The products; n columns, k or d entries of dim. */
     void (*logits)(int n, int k, const float *columns, const float *rows, int add, float *y);    /* y (+)= b a^T */
-    void (*grad_rows)(int n, int d, const float *columns, const float *dz, const float *soon, float *da); /* da^T += b^T dz */
-    void (*grad_columns)(int n, const int *first, const int *last, int64_t panel_stride, const float *dz,
-                         const float *rows, const float *soon, int64_t soon_n, int d, float *db,
-                         int64_t stride);                                                        /* db += dz^T a */
+    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, const float *dz, const float *soon,
+                      float *da);                                                                /* da^T += b^T dz */
+    void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
+                         const float *soon, int64_t soon_n, int d, float *db, int64_t stride);   /* db += dz^T a */
 
     /* Shaping logits. */
     void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */
@@ -77,6 +79,7 @@ struct skl_kernels {
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
     void (*dz_kl)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
     void (*dz_jsd)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
+    void (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live);
     void (*add_rows)(int n, const float *dz, float *sum);         /* sum[j] += sum over rows of dz[j] */
 
     /* exp2 of nr numbers <= 0, for the factors. */
@@ -85,7 +88,8 @@ struct skl_kernels {
     double (*fma_burst)(long steps, float *sink);
 };
 
-extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx512, skl_kernels_neon;
+extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx2_narrow, skl_kernels_avx512,
+    skl_kernels_neon;
 
 /* The kernels for p.isa; NULL when this build or CPU lacks them. */
 const struct skl_kernels *skl_kernels_for(enum skl_isa isa);

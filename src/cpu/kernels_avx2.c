@@ -4,4 +4,5 @@
 #include "vec_avx2.h"
 #define KERNELS skl_kernels_avx2
 #define KERNELS_ISA SKL_ISA_AVX2
+#define KERNELS_NARROWER &skl_kernels_avx2_narrow
 #include "kernels_template.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels, once, for the vector words of the file that includes this: kernels_ISA.c defines KERNELS (the table's
- * name) and KERNELS_ISA and includes its vec_ISA.h first, then this. */
+ * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. */
 #include "gemm.h"
 #include "pack.h"
 #include "vmath.h"
@@ -8,6 +8,9 @@
 
 const struct skl_kernels KERNELS = {
     .isa = KERNELS_ISA,
+#ifdef KERNELS_NARROWER
+    .narrower = KERNELS_NARROWER,
+#endif
     .mr = MR,
     .nr = NR,
     .kc = KC,
@@ -26,6 +29,7 @@ const struct skl_kernels KERNELS = {
     .dz_kept = dz_kept,
     .dz_kl = dz_kl,
     .dz_jsd = dz_jsd,
+    .mark_live = mark_live,
     .add_rows = add_rows,
     .exp2 = exp2_panel,
     .fma_burst = fma_burst,

@@ -14,6 +14,7 @@ enum {
     LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
     TASKS = 64,           /* lanes x chunks aimed at */
     CHUNK_MIN_TILES = 3,  /* a row's states of 500 columns merge in 0.5 % of the time of computing them */
+    THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
     SLAB_TILES = 32       /* when recomputing: 6144 columns of logits at a time */
 };
 
@@ -53,6 +54,7 @@ size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char 
         lane->raw[i] = s->grad_b.data ? take(memory, &at, 4 * block * round_up(s->dim, k->nr)) : NULL;
         lane->da[i] = s->grad_a.data ? take(memory, &at, 4 * block * round_up(s->dim, k->mr)) : NULL;
         lane->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
+        lane->live[i] = w->grads & 1 << i ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
         lane->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
         lane->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
@@ -97,11 +99,14 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
- * threads as were asked for and still fit. */
+ * threads as were asked for, still fit, and have enough to do to be worth waking. */
 static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
     size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
-    plan->threads = (int)least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
+    double products = w->grads ? 4 : 2, dim = (double)(w->side[0].dim + w->side[1].dim) / 2;
+    double worth = products * (double)w->rows * (double)w->columns * dim / THREAD_WORK;
+    int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
+    plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
     plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
 }
 

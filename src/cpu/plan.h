@@ -40,6 +40,7 @@ struct skl_lane {
     float *raw[2];                      /* [dim / nr][block][nr], as they are, for db */
     float *da[2];                       /* [panels][dim up to mr][nr] */
     float *y[2];                        /* [kept_tiles][panels][SKL_BK][nr] */
+    unsigned char *live[2];             /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
     float *m_kept;                      /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
     float *db[2], *dbias[2];            /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
     struct skl_panel_state *states;     /* [chunks][panels] */

@@ -5,8 +5,12 @@
 #error "compile with -mavx2 -mfma -mf16c"
 #endif
 
-/* 6 x 2 accumulators, two vectors of b and one broadcast: 15 of 16 registers. */
+/* 6 x 2 accumulators, two vectors of b and one broadcast: 15 of 16 registers. Narrow, for up to eight rows: 12 x 1. */
+#ifdef NARROW
+enum { VL = 8, NV = 1, MR = 12 };
+#else
 enum { VL = 8, NV = 2, MR = 6 };
+#endif
 typedef __m256 vf;
 typedef __m256i vi;
 
@@ -21,7 +25,10 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
 }
-static inline int vany_gt(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+typedef __m256 vm;
+static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
+static inline vm vor(vm a, vm b) { return _mm256_or_ps(a, b); }
+static inline int vany(vm a) { return _mm256_movemask_ps(a) != 0; }
 static inline vf vexponent_add(vf a, vf n)
 {
     return _mm256_castsi256_ps(

@@ -25,7 +25,10 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
 }
-static inline int vany_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+typedef __mmask16 vm;
+static inline vm vnle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
+static inline vm vor(vm a, vm b) { return (vm)(a | b); }
+static inline int vany(vm a) { return a != 0; }
 static inline vf vexponent_add(vf a, vf n) /* n = integer + 1.5 2^23: its low bits are the integer */
 {
     return _mm512_castsi512_ps(

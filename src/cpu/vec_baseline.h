@@ -22,11 +22,10 @@ static inline vf vmax(vf a, vf b) { return vblend(a > b, a, b); }
 static inline vf vabs(vf a) { return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
-static inline int vany_gt(vf a, vf b)
-{
-    vi m = a > b;
-    return (m[0] | m[1] | m[2] | m[3]) != 0;
-}
+typedef vi vm;                                                            /* a comparison of lanes */
+static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
+static inline vm vor(vm a, vm b) { return a | b; }
+static inline int vany(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; } /* in some lane */
 static inline vf vexponent_add(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); } /* a 2^k; n = k + 1.5 2^23 */
 static inline vf vsplit_exponent(vf a, vf *e, vf *scale) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {

@@ -18,7 +18,10 @@ static inline vf vkeep_nlt(vf x, vf lim, vf a)
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, lim)));
 }
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
-static inline int vany_gt(vf a, vf b) { return vmaxvq_u32(vcgtq_f32(a, b)) != 0; }
+typedef uint32x4_t vm;
+static inline vm vnle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
+static inline vm vor(vm a, vm b) { return vorrq_u32(a, b); }
+static inline int vany(vm a) { return vmaxvq_u32(a) != 0; }
 static inline vf vexponent_add(vf a, vf n)
 {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));

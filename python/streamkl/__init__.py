@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""streamkl: the divergence between two softmax distributions, and its gradient, without ever storing them.
+
+    attention_kl, linear_kl             losses for torch tensors, with autograd
+    AttentionKLLoss, LinearKLLoss       the same as torch modules
+    streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
+    streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
+
+torch is imported by the first use of a name that needs it.
+"""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, List
+
+from ._c import version as _version
+
+if TYPE_CHECKING:
+    from .functional import attention_kl, linear_kl
+    from .modules import AttentionKLLoss, LinearKLLoss
+
+__version__ = _version()
+__all__ = ["AttentionKLLoss", "LinearKLLoss", "attention_kl", "linear_kl"]
+
+_HOMES = {
+    "attention_kl": ".functional",
+    "linear_kl": ".functional",
+    "AttentionKLLoss": ".modules",
+    "LinearKLLoss": ".modules",
+}
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        try:
+            found = getattr(import_module(_HOMES[name], __name__), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f"streamkl.{name} needs torch: pip install 'streamkl[torch]' (NumPy: streamkl.numpy)") from error
+        globals()[name] = found
+        return found
+    if name in ("functional", "modules", "nitrobrew", "numpy"):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,121 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The tests once more, in ways that find other mistakes: sanitizers, valgrind, another compiler, no OpenMP, and another
+# processor under emulation. `make test` calls this after the tests of the ordinary build.
+#
+# usage: tests/run_all.sh [VARIANT...]      all variants, or these: sanitize thread valgrind clang serial aarch64
+#
+# BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
+# STREAMKL_TEST_NO_INSTALL=1   do not try to install missing tools with apt-get
+
+set -u
+cd "$(dirname "$0")/.." || exit 1
+BUILD=${BUILD:-$PWD/build}
+JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+export STREAMKL_TEST_QUICK=1
+summary=
+failures=0
+
+# note NAME RESULT
+note() {
+    summary="$summary
+$(printf '%-10s %s' "$1" "$2")"
+    printf '== %-10s %s\n' "$1" "$2"
+}
+
+# have PROGRAM PACKAGE: is it here, or can it be installed?
+have() {
+    command -v "$1" >/dev/null 2>&1 && return 0
+    [ "${STREAMKL_TEST_NO_INSTALL:-0}" = 1 ] && return 1
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
+    echo "installing $2"
+    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q "$2" >/dev/null 2>&1
+    command -v "$1" >/dev/null 2>&1
+}
+
+# configure NAME OPTION...: a build of its own
+configure() {
+    name=$1
+    shift
+    generator=
+    command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
+    # shellcheck disable=SC2086
+    cmake -S . -B "$BUILD/variants/$name" $generator -DSTREAMKL_TOOL=OFF "$@" >"$BUILD/variants/$name.log" 2>&1 &&
+        cmake --build "$BUILD/variants/$name" --parallel "$JOBS" >>"$BUILD/variants/$name.log" 2>&1 && return 0
+    tail -30 "$BUILD/variants/$name.log"
+    return 1
+}
+
+# programs NAME [CTEST OPTION...]: its C tests
+programs() {
+    name=$1
+    shift
+    ctest --test-dir "$BUILD/variants/$name" -L program --output-on-failure --no-tests=error -j "$JOBS" "$@"
+}
+
+# variant NAME FUNCTION: runs it, times it, remembers the result. A function that returns 77 has said why it skips.
+variant() {
+    started=$(date +%s)
+    printf '== %s\n' "$1"
+    why=
+    "$2"
+    code=$?
+    seconds=$(($(date +%s) - started))
+    if [ $code = 77 ]; then
+        note "$1" "skipped: $why"
+    elif [ $code = 0 ]; then
+        note "$1" "passed, $seconds s"
+    else
+        failures=$((failures + 1))
+        note "$1" "FAILED, $seconds s"
+    fi
+}
+
+sanitize() {
+    configure sanitize -DSTREAMKL_SANITIZE=address,undefined && programs sanitize
+}
+
+thread() {
+    configure thread -DSTREAMKL_SANITIZE=thread && programs thread -R 'threads|engine|options|laws'
+}
+
+valgrind_some() {
+    have valgrind valgrind || { why="valgrind is not here and cannot be installed"; return 77; }
+    for program in test_errors test_isa test_memory test_engine; do
+        # Definite losses only: OpenMP keeps its threads until the process ends.
+        STREAMKL_TEST_CASES=6 valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+            --show-leak-kinds=definite "$BUILD/tests/$program" || return 1
+    done
+}
+
+with_clang() {
+    have clang clang || { why="clang is not here and cannot be installed"; return 77; }
+    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON && programs clang
+}
+
+serial() {
+    configure serial -DSTREAMKL_OPENMP=OFF -DSTREAMKL_WERROR=ON && programs serial -R 'threads|memory|options'
+}
+
+aarch64() {
+    [ "$(uname -m)" = aarch64 ] && { why="this machine is one: the ordinary tests did it"; return 77; }
+    have aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu || { why="no compiler for aarch64"; return 77; }
+    have qemu-aarch64 qemu-user || { why="no qemu-aarch64"; return 77; }
+    configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
+        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" && programs aarch64
+}
+
+mkdir -p "$BUILD/variants"
+[ $# -gt 0 ] || set -- sanitize thread valgrind clang serial aarch64
+for wanted in "$@"; do
+    case $wanted in
+    sanitize | thread | serial | aarch64) variant "$wanted" "$wanted" ;;
+    valgrind) variant valgrind valgrind_some ;;
+    clang) variant clang with_clang ;;
+    *) echo "unknown variant $wanted" && exit 2 ;;
+    esac
+done
+printf '\nvariants:%s\n' "$summary"
+[ $failures = 0 ]
