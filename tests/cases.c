@@ -14,7 +14,7 @@ static struct test_case plain_case(int use, int64_t rows, int64_t cols, int64_t 
     c.dim[S] = c.dim[T] = dim;
     c.beta = 0.5, c.temperature = 1, c.spread = 1.5;
     c.left = c.right = -1;
-    c.grads = GRAD_ALL;
+    c.grads = GRAD_ALL, c.threads = 1;
     return c;
 }
 
@@ -36,12 +36,12 @@ void test_describe(const struct test_case *c, char *text, size_t size)
              "%s %s rows %" PRId64 "x%" PRId64 "x%" PRId64 " (lead %d) cols %" PRId64 "+%" PRId64 "/%" PRId64
              " key heads %" PRId64 "/%" PRId64 " D %" PRId64 "/%" PRId64 " %s/%s bias %d/%d scale %g/%g cap %g/%g T %g"
              " beta %g spread %g causal %d window %" PRId64 ",%" PRId64 " ranges %d weights %d reduction %d layout %d"
-             " place %d grads %u own %d",
+             " place %d grads %u own %d threads %d",
              c->use == SKL_ATTENTION ? "attention" : "linear", divergence[c->divergence], c->batch, c->heads, c->rows,
              c->lead, c->cols, c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T],
              type[c->dtype[S]], type[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
              c->softcap[T], c->temperature, c->beta, c->spread, c->causal, c->left, c->right, c->ranges, c->weights,
-             c->reduction, c->layout, c->place, c->grads, c->own);
+             c->reduction, c->layout, c->place, c->grads, c->own, c->threads);
 }
 
 /* ------------------------------------------------------------------------------------------------ random --- */
@@ -98,7 +98,7 @@ struct test_case test_random_case(void)
         c.reduction = SKL_SUM; /* a mean by weights that may cancel is not a mean */
     c.layout = (int)test_between(0, TEST_LAYOUTS - 1), c.place = (int)test_between(0, TEST_PLACES - 1);
     c.grads = test_chance(2) ? GRAD_ALL : (unsigned)test_between(1, GRAD_ALL);
-    c.own = test_chance(2);
+    c.own = test_chance(2), c.threads = test_chance(8) ? (int)test_between(0, 3) : 1;
     return c;
 }
 
@@ -187,7 +187,7 @@ void test_build(struct test_fixture *f, const struct test_case *c)
     f->p = skl_problem_of(c->use, none, none, none, none);
     build_side(f, S, &f->p.s), build_side(f, T, &f->p.t);
     f->p.divergence = c->divergence, f->p.reduction = c->reduction, f->p.causal = c->causal;
-    f->p.beta = c->beta, f->p.temperature = c->temperature;
+    f->p.beta = c->beta, f->p.temperature = c->temperature, f->p.threads = c->threads;
     f->p.window_left = c->left, f->p.window_right = c->right;
     f->p.columns = c->pad[S] || c->pad[T] ? c->cols : 0;
     if (c->ranges) {

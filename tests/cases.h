@@ -34,9 +34,10 @@ struct test_case {
     int weights, layout, place;
     unsigned grads;
     int own; /* gradients in the operand's dtype instead of f32 */
+    int threads;
 };
 
-/* Everything at its default, all gradients asked for. */
+/* Everything at its default, all gradients asked for, on one thread: small problems are faster so. */
 struct test_case test_attention_case(int64_t rows, int64_t cols, int64_t dim);
 struct test_case test_linear_case(int64_t rows, int64_t cols, int64_t dim);
 /* Any of the product of all options, sizes around the edges of tiles. */

@@ -20,7 +20,7 @@ static double growth(const struct test_fixture *f)
     return fmax(1, sqrt((double)(f->c.dim[S] > f->c.dim[T] ? f->c.dim[S] : f->c.dim[T]) / 64));
 }
 
-/* What the rounding of the logits of a column can do to its dz, on both sides: |d(dz)/d(logits)| times that rounding. */
+/* What rounding the logits of a column can do to its dz, on both sides: |d(dz)/d(logits)| times that rounding. */
 static void sensitivity(const struct skl_problem *p, double g, double logp, double logq,
                         const struct skl_reference_row *r, double *on_s, double *on_t)
 {

@@ -14,7 +14,8 @@ CONSUMER = pathlib.Path(__file__).resolve().parent / "consumer"
 
 
 def run(*command, **more):
-    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    command = [str(c) for c in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
     if done.returncode:
         print("FAILED:", *command, "\n" + done.stdout)
         sys.exit(1)

@@ -26,8 +26,8 @@ def main(source, shared, cc):
         path, program = pathlib.Path(folder) / "readme.c", pathlib.Path(folder) / "readme"
         path.write_text(text)
         library = pathlib.Path(shared).resolve()
-        command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", f"{source}/include", str(path), "-o", str(program),
-                   str(library), f"-Wl,-rpath,{library.parent}", "-lm"]
+        command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-I", f"{source}/include", str(path), "-o",
+                   str(program), str(library), f"-Wl,-rpath,{library.parent}", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             print("FAILED:", *command, "\n" + done.stderr)

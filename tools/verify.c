@@ -36,10 +36,11 @@ static double distance(double got, double want)
     return isnan(d) ? INFINITY : d;
 }
 
-static double value_error(double got, double want)
+/* 'rows' is 1 for the number of a row, the sum of the rows' weights for a weighted sum of them. */
+static double value_error(double got, double want, double rows)
 {
     double d = distance(got, want);
-    return d == 0 ? 0 : isfinite(want) ? d / (fabs(want) + 0.5) : INFINITY;
+    return d == 0 ? 0 : isfinite(want) ? d / (fabs(want) + 0.5 * rows) : INFINITY;
 }
 
 /* Half a unit in the last place; for f16 at least that of its subnormal numbers. */
@@ -73,7 +74,7 @@ static double row_errors(const struct skl_tensor *got, const double *want, int64
 {
     double worst = 0;
     for (int64_t row = 0; got->data && row < rows; row++)
-        worst = fmax(worst, value_error(((const float *)got->data)[row], want[row]));
+        worst = fmax(worst, value_error(((const float *)got->data)[row], want[row], 1));
     return worst;
 }
 
@@ -119,7 +120,7 @@ static double sensitivity(const struct skl_problem *p, int side, double own, dou
     return first ? own * (1 + fabs(d)) : own + other;
 }
 
-/* What two roundings of the logits and LSEs do to a column's dz, squared: roundings are independent, so their squares
+/* What four roundings of the logits and LSEs do to a column's dz, squared: roundings are independent, so their squares
  * add. */
 static void column_noise(const struct skl_problem *problem, int side, const struct skl_reference_row *r, double g,
                          int64_t columns, double *noise)
@@ -128,7 +129,7 @@ static void column_noise(const struct skl_problem *problem, int side, const stru
         double p = exp(r->log_p[j]), q = exp(r->log_q[j]), log_p = p > 0 ? r->log_p[j] : 0, log_q = q > 0 ? r->log_q[j] : 0;
         double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + fabs(log_p) + fabs(log_q);
         double dz = sensitivity(problem, side, side ? p : q, side ? q : p, log_q - log_p);
-        dz *= p + q > 0 ? 2 * 0x1p-24 * g * size : 0;
+        dz *= p + q > 0 ? 4 * 0x1p-24 * g * size : 0;
         noise[j] = dz * dz;
     }
 }
@@ -229,7 +230,10 @@ struct errors verify_all(const struct job *job, const struct expected *expected,
     const struct skl_reference *want = &expected->reference;
     int64_t rows = skl_reference_rows(&job->problem);
     struct errors e = {0};
-    e.loss = fmax(value_error(job->reduced, want->value), row_errors(&job->value.loss, want->loss, rows));
+    double weights = 0;
+    for (int64_t row = 0; row < rows; row++)
+        weights += skl_reference_upstream(&job->problem, row);
+    e.loss = fmax(value_error(job->reduced, want->value, weights), row_errors(&job->value.loss, want->loss, rows));
     e.loss = fmax(e.loss, row_errors(&job->value.kl_s, want->kl_s, rows));
     e.loss = fmax(e.loss, row_errors(&job->value.kl_t, want->kl_t, rows));
     e.lse = row_errors(&job->value.lse_s, want->lse_s, rows);
@@ -255,9 +259,9 @@ struct errors verify_sampled(const struct job *job, int64_t rows, int gradients)
         if (skl_reference_row(p, row, skl_reference_upstream(p, row), &want))
             want.loss = NAN;
         struct errors e = {0};
-        e.loss = value_error(((float *)job->value.loss.data)[row], want.loss);
-        e.lse = value_error(((float *)job->value.lse_s.data)[row], want.lse_s);
-        e.lse = fmax(e.lse, value_error(((float *)job->value.lse_t.data)[row], want.lse_t));
+        e.loss = value_error(((float *)job->value.loss.data)[row], want.loss, 1);
+        e.lse = value_error(((float *)job->value.lse_s.data)[row], want.lse_s, 1);
+        e.lse = fmax(e.lse, value_error(((float *)job->value.lse_t.data)[row], want.lse_t, 1));
         if (want.grad_a_s)
             e.a = grad_error(&job->all.s.a, row, 1, dim, want.grad_a_s, NULL);
         errors_add(&worst, &e);

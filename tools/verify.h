@@ -12,7 +12,7 @@
 /* Numbers of a row: |got - want| / (|want| + 1/2). At most 2e-6 is the same as 2e-6 relative + 1e-6 absolute.
  * A row of a gradient: largest |got - want| / largest |want|, after taking off what rounding to the dtype of the
  * output may have moved each entry. Where the terms of a gradient cancel (one visible column has p = q = 1 and dz = 0) no
- * f32 computation meets a bound of that kind, so the effect of two roundings of every logit is
+ * f32 computation meets a bound of that kind, so the effect of four roundings of every logit is
  * granted as well: the larger of the two counts. */
 #define VALUE_BOUND 2e-6
 #define GRAD_BOUND 5e-6

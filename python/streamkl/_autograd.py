@@ -10,13 +10,13 @@ wrong numbers or None, silently. 'forward' takes *args because torch binds its s
 """
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple
+from typing import List, Sequence
 
 import torch
 from torch import Tensor
 
 from . import _ops
-from ._ops import INPUTS, OPERANDS
+from ._ops import INPUTS, OPERANDS, OPTIONS
 
 
 class _Once(torch.autograd.Function):
@@ -32,30 +32,30 @@ class _Once(torch.autograd.Function):
 
 
 class _Scale(_Once):
-    """(g, dtypes, six gradients, six operands): the operands are there so that a double backward comes by."""
+    """g, dtypes, gradients, operands: the operands are there so that a double backward comes by."""
 
     @staticmethod
     def forward(*args):
-        g, dtypes, grads = args[0], args[1], args[2 : 2 + OPERANDS]
-        return tuple(grad if dtype is None else (grad * g).to(dtype) for grad, dtype in zip(grads, dtypes))
+        g, dtypes = args[:2]
+        return tuple((grad * g).to(dtype) for grad, dtype in zip(args[2:], dtypes))
 
 
 class _Recompute(_Once):
+    """Operands, upstream gradient of the rows, begin, end, options, need, wide, what the forward saved."""
+
     @staticmethod
     def forward(*args):
-        return _ops.backward(*args)
+        end = INPUTS + OPTIONS
+        return tuple(_ops.backward(*args[:end], list(args[end + 2 :]), *args[end : end + 2]))
 
 
-def _dtypes(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> Tuple[Optional[torch.dtype], ...]:
-    return tuple(
-        None if t is None or not need >> i & 1 else torch.float32 if wide >> i & 1 else t.dtype
-        for i, t in enumerate(operands)
-    )
+def _needed(things: Sequence, need: int) -> List:
+    return [thing for i, thing in enumerate(things) if need >> i & 1]
 
 
-def _results(ctx, grads: Sequence[Tensor], total: int):
-    chosen = [grad if needed else None for grad, needed in zip(grads, ctx.needs_input_grad)]
-    return (*chosen, *[None] * (total - OPERANDS))
+def _results(grads: Sequence[Tensor], need: int, total: int) -> List:
+    rest = iter(grads)
+    return [next(rest) if i < OPERANDS and need >> i & 1 else None for i in range(total)]
 
 
 class Reduced(torch.autograd.Function):
@@ -63,29 +63,32 @@ class Reduced(torch.autograd.Function):
 
     @staticmethod
     def forward(*args):
-        return _ops.value_and_grad(*args[:-1])
+        return tuple(_ops.value_and_grad(*args[:-1]))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        operands, need, wide = inputs[:OPERANDS], inputs[-3], inputs[-1]
+        ctx.need, rows, wide = inputs[-3:]
+        ctx.total = len(inputs)
+        operands = _needed(inputs[:OPERANDS], ctx.need)
+        wides = _needed([torch.float32 if wide >> i & 1 else None for i in range(OPERANDS)], ctx.need)
+        ctx.dtypes = tuple(wide or t.dtype for t, wide in zip(operands, wides))
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.dtypes, ctx.total = _dtypes(operands, need, wide), len(inputs)
-        ctx.save_for_backward(*output[3:], *[t if need >> i & 1 else None for i, t in enumerate(operands)])
+        ctx.save_for_backward(*output[3 if rows else 1 :], *operands)
 
     @staticmethod
     def backward(ctx, g, *_):
         if g is None:
             return (None,) * ctx.total
-        return _results(ctx, _Scale.apply(g, ctx.dtypes, *ctx.saved_tensors), ctx.total)
+        return tuple(_results(_Scale.apply(g, ctx.dtypes, *ctx.saved_tensors), ctx.need, ctx.total))
 
 
 class Rows(torch.autograd.Function):
-    """Arguments of the operator value, 'need' and 'wide'."""
+    """Inputs and options of the operator value, 'need' and 'wide'."""
 
     @staticmethod
     def forward(*args):
-        return _ops.value(*args[:-2])
+        return tuple(_ops.value(*args[:-2], True))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -98,7 +101,7 @@ class Rows(torch.autograd.Function):
     def backward(ctx, _value, g, *_):
         if g is None:
             return (None,) * ctx.total
-        operands, (begin, end) = ctx.saved_tensors[:OPERANDS], ctx.saved_tensors[OPERANDS + 1 : INPUTS]
-        saved = ctx.saved_tensors[INPUTS:]
-        grads = _Recompute.apply(*operands, g, begin, end, *ctx.options, *saved, ctx.need, ctx.wide)
-        return _results(ctx, grads, ctx.total)
+        saved = ctx.saved_tensors
+        inputs = (*saved[:OPERANDS], g, *saved[OPERANDS + 1 : INPUTS])
+        grads = _Recompute.apply(*inputs, *ctx.options, ctx.need, ctx.wide, *saved[INPUTS:])
+        return tuple(_results(grads, ctx.need, ctx.total))

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library: its structures, field by field as in streamkl.h, and its calls."""
+"""The C library: its structures, piece by piece as in streamkl.h, and its calls.
+
+A structure is the concatenation of packed pieces; all pieces are multiples of eight bytes, so there is no padding
+between them. Packing costs a quarter of what ctypes.Structure does, and a call has some twenty tensors.
+"""
 from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_void_p
 from importlib.resources import files
+from struct import Struct
 
 F32, BF16, F16, I32 = range(4)
 ATTENTION, LINEAR = range(2)
@@ -13,69 +18,31 @@ MEAN, SUM = range(2)
 OK, BAD_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, CANCELLED = range(5)
 DIVERGENCES = {"forward": 0, "reverse": 1, "jsd": 2}
 
+# struct skl_tensor: data, dtype, device, ndim, reserved, shape[4], stride[4]
+TENSOR = Struct("@P4i8q")
+NOTHING = bytes(TENSOR.size)
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("dtype", c_int32),
-        ("device", c_int32),
-        ("ndim", c_int32),
-        ("reserved", c_int32),
-        ("shape", c_int64 * 4),
-        ("stride", c_int64 * 4),
-    ]
+# struct skl_side: a, b, bias, and
+SCALES = Struct("@2d")  # scale, softcap
 
+# struct skl_problem:
+HEAD = Struct("@N4i")  # struct_size, use, divergence, reduction, causal
+#                        s, t: sides
+NUMBERS = Struct("@2d3q")  # beta, temperature, window_left, window_right, columns
+#                        begin, end, weight: tensors
+TAIL = Struct("@2iNPP")  # threads, isa, workspace_limit, progress, progress_data
+SIDE_SIZE = 3 * TENSOR.size + SCALES.size
+PROBLEM_SIZE = HEAD.size + 2 * SIDE_SIZE + NUMBERS.size + 3 * TENSOR.size + TAIL.size
 
-class Side(ctypes.Structure):
-    _fields_ = [("a", Tensor), ("b", Tensor), ("bias", Tensor), ("scale", c_double), ("softcap", c_double)]
-
+# struct skl_outputs:
+OUT_HEAD = Struct("@NP")  # struct_size, value
+#                        loss, lse_s, lse_t, kl_s, kl_t, then the gradients s.a, s.b, s.bias, t.a, t.b, t.bias: tensors
+OUT_TENSORS = 11
+OUT_SIZE = OUT_HEAD.size + OUT_TENSORS * TENSOR.size
 
 # The second argument, the fraction done, is left to the C caller: every calling convention in use lets a callee take
 # fewer arguments than it is given, and one argument is what a generator's send() takes (see _call.py).
 Progress = ctypes.CFUNCTYPE(c_int, c_void_p)
-
-
-class Problem(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("use", c_int32),
-        ("divergence", c_int32),
-        ("reduction", c_int32),
-        ("causal", c_int32),
-        ("s", Side),
-        ("t", Side),
-        ("beta", c_double),
-        ("temperature", c_double),
-        ("window_left", c_int64),
-        ("window_right", c_int64),
-        ("columns", c_int64),
-        ("begin", Tensor),
-        ("end", Tensor),
-        ("weight", Tensor),
-        ("threads", c_int32),
-        ("isa", c_int32),
-        ("workspace_limit", c_size_t),
-        ("progress", Progress),
-        ("progress_data", c_void_p),
-    ]
-
-
-class Grads(ctypes.Structure):
-    _fields_ = [("a", Tensor), ("b", Tensor), ("bias", Tensor)]
-
-
-class Outputs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("value", POINTER(c_double)),
-        ("loss", Tensor),
-        ("lse_s", Tensor),
-        ("lse_t", Tensor),
-        ("kl_s", Tensor),
-        ("kl_t", Tensor),
-        ("s", Grads),
-        ("t", Grads),
-    ]
 
 
 def _load() -> ctypes.CDLL:
@@ -87,8 +54,8 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(f"cannot load {path}: {error}. Install the package with pip, which builds the library") from error
     for call in (lib.skl_value, lib.skl_value_and_grad):
-        call.argtypes = [POINTER(Problem), POINTER(Outputs)]
-    lib.skl_backward.argtypes = [POINTER(Problem), POINTER(Outputs), POINTER(Outputs)]
+        call.argtypes = [c_char_p, c_char_p]
+    lib.skl_backward.argtypes = [c_char_p, c_char_p, c_char_p]
     for text in (lib.skl_last_error, lib.skl_version):
         text.restype = c_char_p
     return lib

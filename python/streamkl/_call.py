@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of the C library: fill the problem, run it, raise what went wrong."""
+"""One call of the C library: pack the problem, run it, raise what went wrong."""
 from __future__ import annotations
 
 import ctypes
@@ -11,14 +11,14 @@ from . import _c
 from ._errors import error_of
 from ._options import Options
 
-View = Optional[_c.Tensor]
+View = Optional[bytes]  # a packed struct skl_tensor; None: not given or not wanted
 
 # Calls below this many multiplications end before anybody could press Ctrl-C.
 INTERRUPTIBLE = 2e9
 
-_NOTHING = _c.Tensor()
-_EMPTY = ctypes.create_string_buffer(64)  # where views of no elements point: NULL would mean "not given"
-_NO_PROGRESS = _c.Progress()
+_ELEMENTS = ctypes.create_string_buffer(64)
+_NOWHERE = ctypes.addressof(_ELEMENTS)  # where views of no elements point: NULL would mean "not given"
+_PAD = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
 _forked = False
 
 
@@ -31,10 +31,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def view(data: int, dtype: int, shape: Sequence[int], stride: Sequence[int]) -> _c.Tensor:
+def view(data: int, dtype: int, shape: Sequence[int], stride: Sequence[int]) -> bytes:
     """A view of memory that the caller keeps alive."""
     n = len(shape)
-    return _c.Tensor(data or ctypes.addressof(_EMPTY), dtype, 0, n, 0, tuple(shape), tuple(stride))
+    if n > 4:
+        return _c.TENSOR.pack(_NOWHERE, dtype, 0, n, *[0] * 9)  # C says what it thinks of such an ndim
+    return _c.TENSOR.pack(data or _NOWHERE, dtype, 0, n, 0, *shape, *_PAD[n], *stride, *_PAD[n])
 
 
 def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
@@ -51,92 +53,64 @@ def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
         yield 1
 
 
-class Operands:
-    """The views of one problem, and whatever must stay alive while C reads them."""
-
-    __slots__ = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t", "weight", "begin", "end")
-
-    def __init__(self, *views: View) -> None:
-        for name, one in zip(self.__slots__, views):
-            setattr(self, name, one or _NOTHING)
-
-
-def problem_of(x: Operands, options: Options, threads: int) -> _c.Problem:
+def _problem(views: Sequence[View], o: Options, threads: int, progress: Optional[int]) -> bytes:
+    """views: a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end."""
+    a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end = [one or _c.NOTHING for one in views]
+    use = _c.ATTENTION if o.attention else _c.LINEAR
     # Threads of the parent do not exist in a forked child, but its OpenMP believes they do: it would wait for ever.
     threads = 1 if _forked else threads
-    return _c.Problem(
-        ctypes.sizeof(_c.Problem),
-        _c.ATTENTION if options.attention else _c.LINEAR,
-        options.divergence,
-        options.reduction,
-        options.causal,
-        _c.Side(x.a_s, x.b_s, x.bias_s, options.scale_s, options.softcap_s),
-        _c.Side(x.a_t, x.b_t, x.bias_t, options.scale_t, options.softcap_t),
-        options.beta,
-        options.temperature,
-        options.window_left,
-        options.window_right,
-        options.columns,
-        x.begin,
-        x.end,
-        x.weight,
-        threads,
-        0,
-        0,
-        _NO_PROGRESS,
-        None,
+    return b"".join(
+        (
+            _c.HEAD.pack(_c.PROBLEM_SIZE, use, o.divergence, o.reduction, o.causal),
+            *(a_s, b_s, bias_s, _c.SCALES.pack(o.scale_s, o.softcap_s)),
+            *(a_t, b_t, bias_t, _c.SCALES.pack(o.scale_t, o.softcap_t)),
+            _c.NUMBERS.pack(o.beta, o.temperature, o.window_left, o.window_right, o.columns),
+            *(begin, end, weight),
+            _c.TAIL.pack(threads, 0, 0, progress or 0, 0),
+        )
     )
 
 
-def outputs_of(rows: Sequence[View] = (), grads: Sequence[View] = ()) -> _c.Outputs:
-    """rows: loss, lse_s, lse_t, kl_s, kl_t. grads: of a_s, b_s, bias_s, a_t, b_t, bias_t."""
-    r = [one or _NOTHING for one in rows] + [_NOTHING] * (5 - len(rows))
-    g = [one or _NOTHING for one in grads] + [_NOTHING] * (6 - len(grads))
-    return _c.Outputs(ctypes.sizeof(_c.Outputs), None, *r, _c.Grads(*g[:3]), _c.Grads(*g[3:]))
+def _outputs(rows: Sequence[View], grads: Sequence[View], value: Optional[int] = None) -> bytes:
+    """rows: loss, lse_s, lse_t, kl_s, kl_t. grads: of a_s, b_s, bias_s, a_t, b_t, bias_t. Missing ones are not wanted."""
+    tensors = [*rows, *[None] * (5 - len(rows)), *grads, *[None] * (6 - len(grads))]
+    return b"".join((_c.OUT_HEAD.pack(_c.OUT_SIZE, value or 0), *[one or _c.NOTHING for one in tensors]))
 
 
-def _long(problem: _c.Problem) -> bool:
-    a, b = problem.s.a, problem.s.b
-    work = float(b.shape[b.ndim - 2])
-    for i in range(a.ndim):
-        work *= a.shape[i]
-    return work > INTERRUPTIBLE
-
-
-def _run(call, problem: _c.Problem, *outputs: _c.Outputs) -> None:
-    if _long(problem) and threading.current_thread() is threading.main_thread():
-        caught: List[BaseException] = []
+def _run(call, views: Sequence[View], work: float, options: Options, threads: int, *outputs: bytes) -> None:
+    caught: List[BaseException] = []
+    if work > INTERRUPTIBLE and threading.current_thread() is threading.main_thread():
         watch = _watch(caught)
         next(watch)
-        problem.progress = _c.Progress(watch.send)
-        status = call(problem, *outputs)
-        problem.progress = _NO_PROGRESS
-        if caught:
-            raise caught[0]
+        progress = _c.Progress(watch.send)
+        address = ctypes.cast(progress, ctypes.c_void_p).value
+        status = call(_problem(views, options, threads, address), *outputs)
     else:
-        status = call(problem, *outputs)
+        status = call(_problem(views, options, threads, None), *outputs)
+    if caught:
+        raise caught[0]
     if status != _c.OK:
-        raise error_of(status, problem.use == _c.ATTENTION)
+        raise error_of(status, options.attention)
 
 
-def value(x: Operands, options: Options, threads: int, rows: Sequence[View]) -> float:
-    """The reduced loss; writes the rows that are given."""
+def value(views: Sequence[View], work: float, options: Options, threads: int, rows: Sequence[View]) -> float:
+    """The reduced loss; writes the rows that are given. work: rows x columns x entries, to know if the call is long."""
     total = ctypes.c_double()
-    out = outputs_of(rows)
-    out.value = ctypes.pointer(total)
-    _run(_c.lib.skl_value, problem_of(x, options, threads), out)
+    _run(_c.lib.skl_value, views, work, options, threads, _outputs(rows, (), ctypes.addressof(total)))
     return total.value
 
 
-def value_and_grad(x: Operands, options: Options, threads: int, rows: Sequence[View], grads: Sequence[View]) -> float:
+def value_and_grad(
+    views: Sequence[View], work: float, options: Options, threads: int, rows: Sequence[View], grads: Sequence[View]
+) -> float:
     """The reduced loss; writes the rows and the gradients of the reduced loss that are given."""
     total = ctypes.c_double()
-    out = outputs_of(rows, grads)
-    out.value = ctypes.pointer(total)
-    _run(_c.lib.skl_value_and_grad, problem_of(x, options, threads), out)
+    _run(_c.lib.skl_value_and_grad, views, work, options, threads, _outputs(rows, grads, ctypes.addressof(total)))
     return total.value
 
 
-def backward(x: Operands, options: Options, threads: int, saved: Sequence[View], grads: Sequence[View]) -> None:
-    """Gradients from what value() wrote; x.weight is the upstream gradient of the rows."""
-    _run(_c.lib.skl_backward, problem_of(x, options, threads), outputs_of(saved), outputs_of((), grads))
+def backward(
+    views: Sequence[View], work: float, options: Options, threads: int, saved: Sequence[View], grads: Sequence[View]
+) -> None:
+    """Gradients from what value() wrote; the view of the weight is the upstream gradient of the rows."""
+    _run(_c.lib.skl_backward, views, work, options, threads, _outputs(saved, ()), _outputs((), grads))

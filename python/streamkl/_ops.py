@@ -2,16 +2,16 @@
 """The C calls as torch operators. Private: they know nothing of autograd (that is _autograd.py) and take no
 defaults (that is functional.py).
 
-    value           -> value, loss, lse_s, lse_t, kl_s, kl_t
-    value_and_grad  -> value, lse_s, lse_t, then the gradients of a_s, b_s, bias_s, a_t, b_t, bias_t, in f32
-    backward        -> the same six gradients, in the operand's dtype
+    value           -> value; with rows: loss, lse_s, lse_t; with rows and JSD: kl_s, kl_t
+    value_and_grad  -> value; with rows: lse_s, lse_t; the needed gradients, in f32
+    backward        -> the needed gradients, in the operand's dtype
 
-'need' has one bit per operand, in that order; what is not needed comes back with no elements. 'wide' has a bit for each
-gradient that backward shall write in f32.
+'need' has one bit for each of a_s, b_s, bias_s, a_t, b_t, bias_t; 'wide' a bit for each gradient that backward shall
+write in f32.
 """
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -21,131 +21,105 @@ from ._options import Options
 
 OPERANDS = 6  # a_s, b_s, bias_s, a_t, b_t, bias_t
 INPUTS = OPERANDS + 3  # and weight, begin, end
+OPTIONS = len(Options._fields)
 
-_TENSORS = (
+_ARGUMENTS = (
     "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor a_t, Tensor b_t, Tensor? bias_t, "
-    "Tensor? weight, Tensor? begin, Tensor? end"
-)
-_OPTIONS = (
+    "Tensor? weight, Tensor? begin, Tensor? end, "
     "bool attention, int divergence, int reduction, float beta, float temperature, float scale_s, float scale_t, "
     "float softcap_s, float softcap_t, bool causal, SymInt window_left, SymInt window_right, SymInt columns"
 )
-_SIX = ", ".join(["Tensor"] * 6)
 
 _DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16, torch.int32: _c.I32}
 
-_library = torch.library.Library("streamkl", "DEF")
 
-
-def _view(t: Optional[Tensor]) -> Optional[_c.Tensor]:
+def _view(t: Optional[Tensor]) -> Optional[bytes]:
     return None if t is None else _call.view(t.data_ptr(), _DTYPES[t.dtype], t.shape, t.stride())
 
 
-def _wanted(t: Tensor) -> Optional[_c.Tensor]:
-    return None if t.dim() == 1 and t.shape[0] == 0 else _view(t)
-
-
 def _last_contiguous(t: Optional[Tensor]) -> Optional[Tensor]:
-    return t if t is None or t.dim() < 2 or t.stride(-1) == 1 or t.shape[-1] <= 1 else t.contiguous()
+    return t if t is None or t.stride(-1) == 1 or t.dim() < 2 or t.shape[-1] <= 1 else t.contiguous()
 
 
-def _kept(tensors: Sequence[Optional[Tensor]]) -> Tuple[List[Optional[Tensor]], _call.Operands]:
-    """Operands as C takes them, and their views. The tensors must outlive the call."""
-    kept = [_last_contiguous(t) for t in tensors]
-    return kept, _call.Operands(*map(_view, kept))
+def _work(a: Tensor, b: Tensor) -> float:
+    return float(a.numel()) * b.shape[-2 if b.dim() > 1 else 0]
 
 
-def _absent(like: Tensor) -> Tensor:
-    return like.new_empty(0, dtype=torch.float32)
-
-
-def _rows(a_s: Tensor, wanted: bool = True) -> Tensor:
-    return a_s.new_empty(a_s.shape[:-1], dtype=torch.float32) if wanted else _absent(a_s)
+def _rows(a_s: Tensor, count: int) -> List[Tensor]:
+    return [torch.empty(a_s.shape[:-1], dtype=torch.float32, device=a_s.device) for _ in range(count)]
 
 
 def _gradients(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> List[Tensor]:
-    result = []
-    for i, t in enumerate(operands):
-        if t is None or not need >> i & 1:
-            result.append(_absent(operands[0]))  # type: ignore[arg-type]
-        else:
-            result.append(t.new_empty(t.shape, dtype=torch.float32 if wide >> i & 1 else t.dtype))
-    return result
+    return [
+        torch.empty(t.shape, dtype=torch.float32 if wide >> i & 1 else t.dtype, device=t.device)
+        for i, t in enumerate(operands)
+        if t is not None and need >> i & 1
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------- value ---
-
-_library.define(f"value({_TENSORS}, {_OPTIONS}) -> (Tensor, {', '.join(['Tensor'] * 5)})", tags=(torch.Tag.pt2_compliant_tag,))
-
-
-def _value_shapes(*args) -> Tuple[Tensor, ...]:
-    a_s, options = args[0], Options(*args[INPUTS:])
-    jsd = options.divergence == _c.DIVERGENCES["jsd"]
-    return (a_s.new_empty((), dtype=torch.float32), *[_rows(a_s) for _ in range(3)], *[_rows(a_s, jsd) for _ in range(2)])
+def _places(grads: Sequence[Tensor], need: int) -> List[Optional[bytes]]:
+    """The views of the six gradients, from those that are needed."""
+    rest = iter(grads)
+    return [_view(next(rest)) if need >> i & 1 else None for i in range(OPERANDS)]
 
 
-def _value(*args) -> Tuple[Tensor, ...]:
-    kept, operands = _kept(args[:INPUTS])
-    out = _value_shapes(*args)
-    total = _call.value(operands, Options(*args[INPUTS:]), torch.get_num_threads(), [_wanted(t) for t in out[1:]])
+def _value_outputs(*args) -> List[Tensor]:
+    options, rows = Options(*args[INPUTS:-1]), args[-1]
+    value = torch.empty((), dtype=torch.float32, device=args[0].device)
+    count = 0 if not rows else 5 if options.divergence == _c.DIVERGENCES["jsd"] else 3
+    return [value, *_rows(args[0], count)]
+
+
+def _value(*args) -> List[Tensor]:
+    kept = [_last_contiguous(t) for t in args[:INPUTS]]
+    out = _value_outputs(*args)
+    options, work, threads = Options(*args[INPUTS:-1]), _work(kept[0], kept[1]), torch.get_num_threads()
+    out[0].fill_(_call.value([*map(_view, kept)], work, options, threads, [*map(_view, out[1:])]))
+    return out
+
+
+def _value_and_grad_outputs(*args) -> List[Tensor]:
+    need, rows = args[-2:]
+    value = torch.empty((), dtype=torch.float32, device=args[0].device)
+    return [value, *_rows(args[0], 2 if rows else 0), *_gradients(args[:OPERANDS], need, ~0)]
+
+
+def _value_and_grad(*args) -> List[Tensor]:
+    need, rows = args[-2:]
+    kept = [_last_contiguous(t) for t in args[:INPUTS]]
+    out = _value_and_grad_outputs(*args)
+    lse, grads = ([None, *map(_view, out[1:3])], out[3:]) if rows else ([], out[1:])
+    options, work, threads = Options(*args[INPUTS:-2]), _work(kept[0], kept[1]), torch.get_num_threads()
+    total = _call.value_and_grad([*map(_view, kept)], work, options, threads, lse, _places(grads, need))
     out[0].fill_(total)
     return out
 
 
-# ---------------------------------------------------------------------------------------------- value_and_grad ---
-
-_library.define(
-    f"value_and_grad({_TENSORS}, {_OPTIONS}, int need, bool lse) -> (Tensor, Tensor, Tensor, {_SIX})",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-
-def _value_and_grad_shapes(*args) -> Tuple[Tensor, ...]:
-    a_s, (need, lse) = args[0], args[-2:]
-    value = a_s.new_empty((), dtype=torch.float32)
-    return (value, _rows(a_s, lse), _rows(a_s, lse), *_gradients(args[:OPERANDS], need, ~0))
-
-
-def _value_and_grad(*args) -> Tuple[Tensor, ...]:
-    kept, operands = _kept(args[:INPUTS])
-    out = _value_and_grad_shapes(*args)
-    views = [_wanted(t) for t in out]
-    options = Options(*args[INPUTS:-2])
-    out[0].fill_(_call.value_and_grad(operands, options, torch.get_num_threads(), [None, *views[1:3]], views[3:]))
-    return out
-
-
-# ---------------------------------------------------------------------------------------------------- backward ---
-
-_library.define(
-    f"backward({_TENSORS}, {_OPTIONS}, Tensor loss, Tensor lse_s, Tensor lse_t, Tensor kl_s, Tensor kl_t, "
-    f"int need, int wide) -> ({_SIX})",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-
-def _backward_shapes(*args) -> Tuple[Tensor, ...]:
+def _backward_outputs(*args) -> List[Tensor]:
     need, wide = args[-2:]
-    return tuple(_gradients(args[:OPERANDS], need, wide))
+    return _gradients(args[:OPERANDS], need, wide)
 
 
-def _backward(*args) -> Tuple[Tensor, ...]:
-    kept, operands = _kept(args[:INPUTS])
-    out = _backward_shapes(*args)
-    saved = [_wanted(t) for t in args[-7:-2]]
-    options = Options(*args[INPUTS:-7])
-    _call.backward(operands, options, torch.get_num_threads(), saved, [_wanted(t) for t in out])
+def _backward(*args) -> List[Tensor]:
+    need = args[-2]
+    kept = [_last_contiguous(t) for t in args[:INPUTS]]
+    saved = [*map(_view, args[INPUTS + OPTIONS])]
+    out = _backward_outputs(*args)
+    options, work, threads = Options(*args[INPUTS : INPUTS + OPTIONS]), _work(kept[0], kept[1]), torch.get_num_threads()
+    _call.backward([*map(_view, kept)], work, options, threads, saved, _places(out, need))
     return out
 
 
-for _name, _run, _shapes in (
-    ("value", _value, _value_shapes),
-    ("value_and_grad", _value_and_grad, _value_and_grad_shapes),
-    ("backward", _backward, _backward_shapes),
-):
-    _library.impl(_name, _run, "CPU")
-    torch.library.register_fake(f"streamkl::{_name}", _shapes, lib=_library)
+_library = torch.library.Library("streamkl", "DEF")
 
-value = torch.ops.streamkl.value.default
-value_and_grad = torch.ops.streamkl.value_and_grad.default
-backward = torch.ops.streamkl.backward.default
+
+def _operator(name: str, more: str, run, outputs):
+    _library.define(f"{name}({_ARGUMENTS}, {more}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, run, "CPU")
+    torch.library.register_fake(f"streamkl::{name}", outputs, lib=_library)
+    return getattr(torch.ops.streamkl, name).default
+
+
+value = _operator("value", "bool rows", _value, _value_outputs)
+value_and_grad = _operator("value_and_grad", "int need, bool rows", _value_and_grad, _value_and_grad_outputs)
+backward = _operator("backward", "Tensor[] saved, int need, int wide", _backward, _backward_outputs)

@@ -165,13 +165,14 @@ def _divergence(operands, weight, begin, end, options: Options, reduction: str, 
                 wide |= _wants_f32(t) << i
     inputs = (*operands, weight, begin, end, *options)
     if reduction == "none":
-        _, loss, lse_s, lse_t, _, _ = Rows.apply(*inputs, need, wide) if need else _ops.value(*inputs)
+        _, loss, *lse = Rows.apply(*inputs, need, wide) if need else _ops.value(*inputs, True)
         loss = loss if weight is None else loss * weight
     elif need:
-        loss, lse_s, lse_t = Reduced.apply(*inputs, need, return_lse, wide)[:3]
+        loss, *lse = Reduced.apply(*inputs, need, return_lse, wide)
     else:
-        loss, _, lse_s, lse_t, _, _ = _ops.value(*inputs)
-    return (loss, lse_s, lse_t) if return_lse else loss
+        loss, *lse = _ops.value(*inputs, return_lse)
+        lse = lse[1:]
+    return (loss, lse[0], lse[1]) if return_lse else loss
 
 
 def _wants_f32(t: Tensor) -> bool:

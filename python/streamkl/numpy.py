@@ -118,13 +118,14 @@ def _divergence(operands, weight, begin, end, options: Options, reduction: str, 
         _over_rows("begin", begin, rows, flat, np.int32),
         _over_rows("end", end, rows, flat, np.int32),
     ]
-    views = _call.Operands(*map(_view, [*arrays, *over]))
+    views = [_view(x) for x in [*arrays, *over]]
+    work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
     loss = np.empty(flat, np.float32)
     made: List[Optional[Array]] = [np.empty(x.shape, np.float32) if n in grads else None for n, x in zip(names, arrays)]
     if grads:
-        value: Loss = _call.value_and_grad(views, options, threads, [_view(loss)], [*map(_view, made)])
+        value: Loss = _call.value_and_grad(views, work, options, threads, [_view(loss)], [*map(_view, made)])
     else:
-        value = _call.value(views, options, threads, [_view(loss)])
+        value = _call.value(views, work, options, threads, [_view(loss)])
     if reduction == "none":
         value = (loss if over[0] is None else loss * over[0]).reshape(rows)
     if not grads:
@@ -159,7 +160,7 @@ def _over_rows(name: str, array: Any, rows, flat, dtype) -> Optional[Array]:
     return np.ascontiguousarray(full.reshape(flat), dtype=dtype)
 
 
-def _view(array: Optional[Array]) -> Optional[_c.Tensor]:
+def _view(array: Optional[Array]) -> Optional[bytes]:
     if array is None:
         return None
     dtype = _c.I32 if array.dtype == np.int32 else _DTYPES[array.dtype.name]

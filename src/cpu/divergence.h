@@ -48,24 +48,31 @@ static inline void add_lanes(double *sum, vf x)
 static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *y_p, float *y_q, enum skl_keep keep,
                                                                   struct skl_panel_state *s)
 {
-    for (int v = 0; v < NV; v++) {
-        vf m_p = raise_max(n, y_p, v, s->m[0], s->l[0], s->acc[0]);
-        vf m_q = raise_max(n, y_q, v, s->m[1], s->l[1], NULL);
-        vf l_p = vset(0.0f), l_q = l_p, acc = l_p;
-        for (int j = 0; j < n; j++) {
+    vf m_p[NV], m_q[NV], l_p[NV], l_q[NV], acc[NV];
+    UNROLLED for (int v = 0; v < NV; v++)
+    {
+        m_p[v] = raise_max(n, y_p, v, s->m[0], s->l[0], s->acc[0]);
+        m_q[v] = raise_max(n, y_q, v, s->m[1], s->l[1], NULL);
+        l_p[v] = l_q[v] = acc[v] = vset(0.0f);
+    }
+    for (int j = 0; j < n; j++)
+        UNROLLED for (int v = 0; v < NV; v++)
+        {
             float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
-            vf p = vload(at_p), q = vload(at_q), x = p - m_p;
-            vf e_p = vexp2(x), e_q = vexp2(q - m_q);
+            vf p = vload(at_p), q = vload(at_q), x = p - m_p[v];
+            vf e_p = vexp2(x), e_q = vexp2(q - m_q[v]);
             vf d = vkeep_nlt(x, vset(EXP2_MIN), p - q); /* 0 inf = 0 here: no mass, no contribution */
-            l_p += e_p;
-            l_q += e_q;
-            acc = vfma(e_p, d, acc);
+            l_p[v] += e_p;
+            l_q[v] += e_q;
+            acc[v] = vfma(e_p, d, acc[v]);
             if (keep == SKL_KEEP_EXP_Q || keep == SKL_KEEP_EXP_P)
                 vstore(at_p, e_p), vstore(at_q, keep == SKL_KEEP_EXP_Q ? e_q : d);
         }
-        add_lanes(s->l[0] + v * VL, l_p);
-        add_lanes(s->l[1] + v * VL, l_q);
-        add_lanes(s->acc[0] + v * VL, acc);
+    UNROLLED for (int v = 0; v < NV; v++)
+    {
+        add_lanes(s->l[0] + v * VL, l_p[v]);
+        add_lanes(s->l[1] + v * VL, l_q[v]);
+        add_lanes(s->acc[0] + v * VL, acc[v]);
     }
 }
 
@@ -92,25 +99,28 @@ static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel
     }
 }
 
-/* One column of the mixture m = beta_P p + beta_Q q. With d = log q - log p and u = e^{-|d|} - 1,
- *     d <= 0:  log(m/p) = log1p(beta_Q u),  log(m/q) = log(m/p) - d;      d > 0: names exchanged.
- * Both logarithms are exactly 0 where p = q, and finite always: the smaller probability is then 0, not the product. */
+/* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q - log p and
+ * u = e^{-|d|} - 1:  small = large (1 + u),  log(m / large) = log1p(beta_small u),  log(m / small) = log(m / large) + |d|.
+ * Both logarithms are exactly 0 where p = q, and always finite: where p or q is 0, the product with it is 0, not NaN. */
 struct mixture {
-    vf p, q, log_m_p, log_m_q;
+    vf d;            /* > 0: q is the larger */
+    vf large, small;
+    vf log_m_large, log_m_small;
 };
 
 static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors *f, int v)
 {
-    vf d = (y_q - y_p) - vload(f->gap + v * VL), zero = vset(0.0f);
+    vf zero = vset(0.0f), d = (y_q - y_p) - vload(f->gap + v * VL);
     vf x_p = y_p - vload(f->m[0] + v * VL), x_q = y_q - vload(f->m[1] + v * VL);
-    vf x = vselect_lt(zero, d, x_q, x_p);
     vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
-    vf a = vmax(zero - vabs(d), vset(EXP2_MIN));
-    vf u = vexp2m1(a), near = vlog1p_product(vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1])), u);
-    vf far = vfma(a, vset(-LN2), near); /* log of the mixture over the smaller of the two */
-    vf large = vexp2(x) * prob, small = vfma(large, u, large);
-    return (struct mixture){vselect_lt(zero, d, small, large), vselect_lt(zero, d, large, small),
-                            vselect_lt(zero, d, far, near), vselect_lt(zero, d, near, far)};
+    vf beta_small = vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1]));
+    vf a = vmax(zero - vabs(d), vset(EXP2_MIN)), u = vexp2m1(a);
+    struct mixture c = {.d = d};
+    c.large = vexp2(vselect_lt(zero, d, x_q, x_p)) * prob;
+    c.small = vfma(c.large, u, c.large);
+    c.log_m_large = vlog1p_product(beta_small, u);
+    c.log_m_small = vfma(a, vset(-LN2), c.log_m_large);
+    return c;
 }
 
 /* JSD, second sweep: acc_P += p log(p/m), acc_Q += q log(q/m). */
@@ -121,8 +131,9 @@ static void push_jsd(int n, const float *y_p, const float *y_q, const struct skl
         vf acc_p = vset(0.0f), acc_q = acc_p;
         for (int j = 0; j < n; j++) {
             struct mixture c = mix(vload(y_p + j * NR + v * VL), vload(y_q + j * NR + v * VL), f, v);
-            acc_p -= c.p * c.log_m_p;
-            acc_q -= c.q * c.log_m_q;
+            vf large = c.large * c.log_m_large, small = c.small * c.log_m_small;
+            acc_p -= vselect_lt(vset(0.0f), c.d, small, large);
+            acc_q -= vselect_lt(vset(0.0f), c.d, large, small);
         }
         add_lanes(s->acc[0] + v * VL, acc_p);
         add_lanes(s->acc[1] + v * VL, acc_q);
@@ -185,10 +196,16 @@ static void dz_jsd(int n, float *y_p, float *y_q, int want, const struct skl_pan
         for (int j = 0; j < n; j++) {
             float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
             struct mixture c = mix(vload(at_p), vload(at_q), f, v);
-            if (want & 1)
-                vstore(at_p, g_p * c.p * (vset(0.0f) - (c.log_m_p + c_p)));
-            if (want & 2)
-                vstore(at_q, g_q * c.q * (vset(0.0f) - (c.log_m_q + c_q)));
+            if (want & 1) {
+                vf p = vselect_lt(vset(0.0f), c.d, c.small, c.large);
+                vf log_m_p = vselect_lt(vset(0.0f), c.d, c.log_m_small, c.log_m_large);
+                vstore(at_p, g_p * p * (vset(0.0f) - (log_m_p + c_p)));
+            }
+            if (want & 2) {
+                vf q = vselect_lt(vset(0.0f), c.d, c.large, c.small);
+                vf log_m_q = vselect_lt(vset(0.0f), c.d, c.log_m_large, c.log_m_small);
+                vstore(at_q, g_q * q * (vset(0.0f) - (log_m_q + c_q)));
+            }
         }
     }
 }

@@ -110,7 +110,7 @@ static double fma_burst(long steps, float *sink)
     vf c[MR][NV];
     vf a = vset(1.0f - 0x1p-20f), b = vset(0x1p-20f);
     UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset((float)(i + v));
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset((float)(i * NV + v)); /* all different, or the compiler would do equal chains once */
     for (long k = 0; k < steps; k++) {
         UNROLLED for (int i = 0; i < MR; i++)
             UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(c[i][v], a, b);

@@ -29,11 +29,20 @@ typedef __m256 vm;
 static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline vm vor(vm a, vm b) { return _mm256_or_ps(a, b); }
 static inline int vany(vm a) { return _mm256_movemask_ps(a) != 0; }
-static inline vf vexponent_add(vf a, vf n)
+/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
+ * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
+#define ROUND_MAGIC 12582912.0f
+static inline vf vsplit_integer(vf x, vf *n)
+{
+    *n = x + vset(ROUND_MAGIC);
+    return x - (*n - vset(ROUND_MAGIC));
+}
+static inline vf vscale(vf a, vf n)
 {
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
 static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
 {
     vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3), one = _mm256_set1_epi32(0x3f800000);

@@ -29,10 +29,15 @@ typedef __mmask16 vm;
 static inline vm vnle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 static inline vm vor(vm a, vm b) { return (vm)(a | b); }
 static inline int vany(vm a) { return a != 0; }
-static inline vf vexponent_add(vf a, vf n) /* n = integer + 1.5 2^23: its low bits are the integer */
+static inline vf vsplit_integer(vf x, vf *n)
 {
-    return _mm512_castsi512_ps(
-        _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(n), 23)));
+    *n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return x - *n;
+}
+static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
+{
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
 }
 static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
 {

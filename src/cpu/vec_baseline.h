@@ -26,7 +26,16 @@ typedef vi vm;                                                            /* a c
 static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
 static inline vm vor(vm a, vm b) { return a | b; }
 static inline int vany(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; } /* in some lane */
-static inline vf vexponent_add(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); } /* a 2^k; n = k + 1.5 2^23 */
+/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
+ * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
+#define ROUND_MAGIC 12582912.0f
+static inline vf vsplit_integer(vf x, vf *n)
+{
+    *n = x + vset(ROUND_MAGIC);
+    return x - (*n - vset(ROUND_MAGIC));
+}
+static inline vf vscale(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); }                     /* a 2^n */
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
 static inline vf vsplit_exponent(vf a, vf *e, vf *scale) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {
     vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23, shift = k << 23;

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def child():
+    """Runs a program in a new Python and returns what it printed."""
+
+    def run(program, *args, timeout=120, check=True):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=timeout
+        )
+        assert not check or done.returncode == 0, done.stderr[-3000:]
+        return done.stdout if check else done
+
+    return run

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The definition, in float64 and with everything stored."""
+import torch
+
+DIVERGENCES = ("forward", "reverse", "jsd")
+REDUCTIONS = ("none", "mean", "sum")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def cap(z, softcap):
+    return z if softcap is None else softcap * torch.tanh(z / softcap)
+
+
+def divergence_of(z_s, z_t, divergence, beta, visible=None):
+    """Rows of logits to a loss per row. Rows that see nothing have loss 0."""
+    if visible is not None:
+        some = visible.any(-1, keepdim=True)
+        hidden = ~visible & some
+        z_s, z_t = z_s.masked_fill(hidden, -torch.inf), z_t.masked_fill(hidden, -torch.inf)
+    s, t = z_s.log_softmax(-1), z_t.log_softmax(-1)
+    if visible is not None:  # no mass there: the terms are 0, whatever the logarithm
+        s, t = s.masked_fill(hidden, -1e4), t.masked_fill(hidden, -1e4)
+    if divergence == "forward":
+        loss = (t.exp() * (t - s)).sum(-1)
+    elif divergence == "reverse":
+        loss = (s.exp() * (s - t)).sum(-1)
+    else:
+        b = torch.tensor(beta, dtype=torch.float64)
+        m = torch.logaddexp(b.log() + t, (1 - b).log() + s)
+        loss = beta * (t.exp() * (t - m)).sum(-1) + (1 - beta) * (s.exp() * (s - m)).sum(-1)
+    return loss if visible is None else loss * some[..., 0]
+
+
+def reduce(loss, weight, reduction):
+    w = torch.ones_like(loss) if weight is None else weight.double().expand(loss.shape)
+    if reduction == "none":
+        return w * loss
+    return (w * loss).sum() / (w.sum() if reduction == "mean" else 1)
+
+
+def visible_keys(n, m, rows, causal=False, window=None, begin=None, end=None, columns=None):
+    valid = m if columns is None else columns
+    i, j = torch.arange(n)[:, None] + valid - n, torch.arange(m)[None, :]
+    seen = (j < valid).expand(n, m).clone()
+    if causal:
+        seen &= j <= i
+    if window is not None and window[0] >= 0:
+        seen &= j >= i - window[0]
+    if window is not None and window[1] >= 0:
+        seen &= j <= i + window[1]
+    seen = seen.expand(*rows, m)
+    if begin is not None:
+        seen = seen & (j[0] >= begin.expand(rows)[..., None])
+    if end is not None:
+        seen = seen & (j[0] < end.expand(rows)[..., None])
+    return seen
+
+
+def attention_kl(
+    q_s, k_s, q_t, k_t, *, scale_s=None, scale_t=None, divergence="forward", beta=0.5, weight=None, reduction="mean",
+    softcap_s=None, softcap_t=None, **mask,
+):
+    logits = []
+    for q, k, scale, softcap in ((q_s, k_s, scale_s, softcap_s), (q_t, k_t, scale_t, softcap_t)):
+        k = k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        z = q.double() @ k.transpose(-1, -2)
+        logits.append(cap(z * (q.shape[-1] ** -0.5 if scale is None else scale), softcap))
+    seen = visible_keys(q_s.shape[2], k_s.shape[2], q_s.shape[:-1], **mask)
+    return reduce(divergence_of(*logits, divergence, beta, seen), weight, reduction)
+
+
+def linear_logits(x, w, bias=None, scale=None, softcap=None, temperature=1.0, columns=None):
+    z = x.double() @ w.double()[:columns].T
+    z = z if bias is None else z + bias.double()[:columns]
+    return cap(z * (1 if scale is None else scale), softcap) / temperature
+
+
+def linear_kl(
+    x_s, w_s, x_t, w_t, *, temperature=1.0, divergence="forward", beta=0.5, weight=None, reduction="mean", bias_s=None,
+    bias_t=None, scale_s=None, scale_t=None, softcap_s=None, softcap_t=None, columns=None,
+):
+    z_s = linear_logits(x_s, w_s, bias_s, scale_s, softcap_s, temperature, columns)
+    z_t = linear_logits(x_t, w_t, bias_t, scale_t, softcap_t, temperature, columns)
+    return reduce(divergence_of(z_s, z_t, divergence, beta), weight, reduction)
+
+
+# How far an f32 computation may be from the definition, relative to the largest entry; and a gradient rounded to 16 bits.
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-3, torch.float16: 1e-3}
+
+
+def close(got, want, tolerance, what="value"):
+    got, want = got.detach().double(), want.detach().double()
+    assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)}, not {tuple(want.shape)}"
+    if want.numel() == 0:
+        return
+    error, size = (got - want).abs().max().item(), want.abs().max().item()
+    # The floor is the rounding of a probability, which stays when the gradient itself cancels.
+    assert error <= tolerance * size + 2e-6, f"{what}: error {error:.2e}, largest entry {size:.2e}"
+
+
+def compare(ours, theirs, operands, named, upstream=None):
+    """Loss and gradients of ours(**operands) against theirs. 'named' tells which operands require grad."""
+    leaves = [operands[name] for name in named]
+    for t in leaves:
+        t.requires_grad_()
+    got, want = ours(**operands), theirs(**operands)
+    assert got.dtype is torch.float32
+    close(got, want, 2e-5)
+    g = torch.randn(got.shape) if upstream is None else upstream
+    got_grads = torch.autograd.grad((got * g).sum(), leaves)
+    want_grads = torch.autograd.grad((want * g.double()).sum(), leaves)
+    for name, t, a, b in zip(named, leaves, got_grads, want_grads):
+        assert a.dtype is t.dtype
+        close(a, b, TOLERANCE[t.dtype], f"gradient of {name}")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators belong in torch: opcheck, torch.compile, meta tensors, export."""
+import pytest
+import reference
+import torch
+
+import streamkl
+from streamkl import _ops
+from streamkl._options import make_options
+
+
+def tensors(n=9, v=30, d=8, dtype=torch.float32):
+    return [torch.randn(n if i % 2 == 0 else v, d).to(dtype) for i in range(4)]
+
+
+def arguments(divergence="forward", dtype=torch.float32):
+    x_s, w_s, x_t, w_t = tensors(dtype=dtype)
+    options = make_options(attention=False, divergence=divergence, beta=0.5, reduction="sum")
+    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, *options]
+
+
+@pytest.mark.parametrize("divergence", reference.DIVERGENCES)
+def test_opcheck(divergence):
+    for dtype in (torch.float32, torch.bfloat16):
+        args = arguments(divergence, dtype)
+        for rows in (True, False):
+            torch.library.opcheck(_ops.value, (*args, rows))
+            torch.library.opcheck(_ops.value_and_grad, (*args, 0b011011, rows))
+        saved = _ops.value(*args, True)[1:]
+        torch.library.opcheck(_ops.backward, (*args, saved, 0b000111, 0b000010))
+
+
+def test_fullgraph_dynamic():
+    """One graph for every length, value and gradients as in eager."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def f(x_s, w_s, x_t, w_t):
+        h = torch.nn.functional.relu(x_s)
+        return streamkl.linear_kl(h, w_s, x_t, w_t, temperature=2.0) + streamkl.linear_kl(h, w_s, x_t, w_t, reduction="none").sum()
+
+    compiled = torch.compile(f, fullgraph=True, dynamic=True, backend=backend)
+    for n in (9, 14, 23):
+        x = tensors(n)
+        x[1].requires_grad_()
+        loss = compiled(*x)
+        assert torch.equal(loss, f(*x))
+        got = torch.autograd.grad(loss, x[1])[0]
+        assert torch.allclose(got, torch.autograd.grad(f(*x), x[1])[0], atol=1e-6)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+def test_inductor(reduction):
+    def f(q, k, q_t, k_t, mask):
+        q = q * torch.sigmoid(q)
+        return streamkl.attention_kl(q, k, q_t, k_t, causal=True, divergence="jsd", reduction=reduction, weight=mask).sum()
+
+    compiled = torch.compile(f, fullgraph=True, dynamic=True)
+    for n in (7, 12):
+        x = [torch.randn(2, 2, n, 8) for _ in range(4)]
+        mask = torch.rand(2, 1, n) > 0.2
+        x[0].requires_grad_(), x[1].requires_grad_()
+        loss = compiled(*x, mask)
+        want = f(*x, mask)
+        assert torch.allclose(loss, want, rtol=1e-5)
+        for a, b in zip(torch.autograd.grad(loss, x[:2]), torch.autograd.grad(want, x[:2])):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        assert torch.allclose(compiled(*x, mask), want, rtol=1e-5)
+
+
+def test_modules_compile():
+    loss = torch.compile(streamkl.LinearKLLoss(temperature=2.0, divergence="reverse"), fullgraph=True, backend="aot_eager")
+    x = tensors()
+    x[0].requires_grad_()
+    got, want = loss(*x), streamkl.linear_kl(*x, temperature=2.0, divergence="reverse")
+    assert torch.equal(got, want)
+    assert torch.equal(*(torch.autograd.grad(l, x[0])[0] for l in (got, want)))
+
+
+def test_meta():
+    x = [t.to("meta").requires_grad_() for t in tensors()]
+    assert streamkl.linear_kl(*x, reduction="none").shape == (9,)
+    loss = streamkl.linear_kl(*x)
+    assert loss.shape == () and loss.device.type == "meta"
+    assert [g.shape for g in torch.autograd.grad(loss, x)] == [t.shape for t in x]
+
+
+def test_export():
+    class Loss(torch.nn.Module):
+        def forward(self, x_s, w_s, x_t, w_t):
+            return streamkl.linear_kl(x_s, w_s, x_t, w_t, reduction="none")
+
+    x = tensors()
+    program = torch.export.export(Loss(), tuple(x))
+    assert torch.equal(program.module()(*x), Loss()(*x))
