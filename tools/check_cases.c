@@ -77,7 +77,7 @@ struct work check_case(uint64_t seed, int k, int divergence, double multiplicati
     struct draws d = {seed * 1000003 + (uint64_t)k, 0};
     struct work w = work_default(k % 2 ? SKL_LINEAR : SKL_ATTENTION);
     w.divergence = divergence;
-    w.spread = 1.5;
+    w.spread = 1;
     w.rows = PICK(&d, row_sizes), w.cols = PICK(&d, col_sizes);
     w.dim_s = PICK(&d, widths), w.dim_t = draw(&d, 2) ? w.dim_s : PICK(&d, widths);
     w.dtype_s = (int)draw(&d, 3), w.dtype_t = (int)draw(&d, 3);

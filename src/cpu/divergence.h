@@ -114,7 +114,7 @@ static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors 
     vf x_p = y_p - vload(f->m[0] + v * VL), x_q = y_q - vload(f->m[1] + v * VL);
     vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
     vf beta_small = vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1]));
-    vf a = vmax(zero - vabs(d), vset(EXP2_MIN)), u = vexp2m1(a);
+    vf a = vmax(vneg_abs(d), vset(EXP2_MIN)), u = vexp2m1(a);
     struct mixture c = {.d = d};
     c.large = vexp2(vselect_lt(zero, d, x_q, x_p)) * prob;
     c.small = vfma(c.large, u, c.large);

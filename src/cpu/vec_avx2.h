@@ -20,6 +20,7 @@ static inline vf vset(float x) { return _mm256_set1_ps(x); }
 static inline vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vneg_abs(vf a) { return _mm256_or_ps(_mm256_set1_ps(-0.0f), a); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, lim, _CMP_NLT_UQ), a); }
 static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
@@ -43,12 +44,11 @@ static inline vf vscale(vf a, vf n)
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
-static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
+static inline vf vsplit_exponent(vf a, vf *e)
 {
-    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3), one = _mm256_set1_epi32(0x3f800000);
+    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3);
     vi k = _mm256_srai_epi32(_mm256_sub_epi32(bits, half), 23), shift = _mm256_slli_epi32(k, 23);
     *e = _mm256_cvtepi32_ps(k);
-    *scale = _mm256_castsi256_ps(_mm256_sub_epi32(one, shift));
     return _mm256_castsi256_ps(_mm256_sub_epi32(bits, shift));
 }
 static inline vf vload_bf16(const uint16_t *x)

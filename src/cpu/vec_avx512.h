@@ -17,6 +17,7 @@ static inline vf vset(float x) { return _mm512_set1_ps(x); }
 static inline vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf vabs(vf a) { return _mm512_abs_ps(a); }
+static inline vf vneg_abs(vf a) { return _mm512_or_ps(vset(-0.0f), a); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a);
@@ -39,12 +40,11 @@ static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
 }
-static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
+static inline vf vsplit_exponent(vf a, vf *e)
 {
-    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3), one = _mm512_set1_epi32(0x3f800000);
+    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3);
     vi k = _mm512_srai_epi32(_mm512_sub_epi32(bits, half), 23), shift = _mm512_slli_epi32(k, 23);
     *e = _mm512_cvtepi32_ps(k);
-    *scale = _mm512_castsi512_ps(_mm512_sub_epi32(one, shift));
     return _mm512_castsi512_ps(_mm512_sub_epi32(bits, shift));
 }
 static inline vf vload_bf16(const uint16_t *x)

@@ -20,6 +20,7 @@ static inline vf vfma(vf a, vf b, vf c) { return a * b + c; } /* two roundings h
 static inline vf vblend(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 static inline vf vmax(vf a, vf b) { return vblend(a > b, a, b); }
 static inline vf vabs(vf a) { return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline vf vneg_abs(vf a) { return (vf)((vi)a | (vi)vset(-0.0f)); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
 typedef vi vm;                                                            /* a comparison of lanes */
@@ -36,11 +37,10 @@ static inline vf vsplit_integer(vf x, vf *n)
 }
 static inline vf vscale(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); }                     /* a 2^n */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
-static inline vf vsplit_exponent(vf a, vf *e, vf *scale) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
+static inline vf vsplit_exponent(vf a, vf *e) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2 */
 {
     vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23, shift = k << 23;
     *e = __builtin_convertvector(k, vf);
-    *scale = (vf)(0x3f800000 - shift);
     return (vf)(bits - shift);
 }
 static inline vf vload_bf16(const uint16_t *x)

@@ -13,6 +13,7 @@ static inline vf vset(float x) { return vdupq_n_f32(x); }
 static inline vf vfma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline vf vmax(vf a, vf b) { return vmaxnmq_f32(a, b); }
 static inline vf vabs(vf a) { return vabsq_f32(a); }
+static inline vf vneg_abs(vf a) { return vnegq_f32(vabsq_f32(a)); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a)
 {
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, lim)));
@@ -35,12 +36,11 @@ static inline vf vscale(vf a, vf n)
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));
 }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
-static inline vf vsplit_exponent(vf a, vf *e, vf *scale)
+static inline vf vsplit_exponent(vf a, vf *e)
 {
     vi bits = vreinterpretq_s32_f32(a);
     vi k = vshrq_n_s32(vsubq_s32(bits, vdupq_n_s32(0x3f3504f3)), 23), shift = vshlq_n_s32(k, 23);
     *e = vcvtq_f32_s32(k);
-    *scale = vreinterpretq_f32_s32(vsubq_s32(vdupq_n_s32(0x3f800000), shift));
     return vreinterpretq_f32_s32(vsubq_s32(bits, shift));
 }
 static inline vf vload_bf16(const uint16_t *x) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16)); }

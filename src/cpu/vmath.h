@@ -31,25 +31,23 @@ static inline vf vexp2m1(vf x)
     return vfma(vexp2_poly(r) * r, scale, scale - vset(1.0f));
 }
 
-/* log(1 + w u) for -1 < w u <= 0, exact at 0: log m + e log 2 with 1 + w u = m 2^e, and the rounding of 1 + w u put back. */
+/* log(1 + w u) for -1 < w u <= 0, exact at 0: log m + e log 2 with 1 + w u = m 2^e. The rounding of 1 + w u, 2^-25 at most,
+ * stays in: it is less than that of the logits that u comes from. */
 static inline vf vlog1p_product(vf w, vf u)
 {
-    vf e, scale, y = vfma(w, u, vset(1.0f)), lost = vfma(w, u, vset(1.0f) - y);
-    vf m = vsplit_exponent(y, &e, &scale), f = vfma(lost, scale, m - vset(1.0f));
+    vf e, f = vsplit_exponent(vfma(w, u, vset(1.0f)), &e) - vset(1.0f);
     /* log(1 + f) = f + f^2 P(f), relative error 6e-9 */
     vf f2 = f * f, f4 = f2 * f2;
     vf p01 = vfma(vset(0.33333332f), f, vset(-0.5f)), p23 = vfma(vset(0.20001227f), f, vset(-0.25000821f));
     vf p45 = vfma(vset(0.14201761f), f, vset(-0.16623356f)), p67 = vfma(vset(0.12761563f), f, vset(-0.13160198f));
     vf low = vfma(p23, f2, p01), high = vfma(vfma(vset(-0.07634438f), f2, p67), f2, p45);
-    vf p = vfma(high, f4, low) * f2;
-    p = vfma(e, vset(-2.12194440e-4f), p); /* log 2 in two parts, the first with few enough bits to be exact times e */
-    return vfma(e, vset(0.693359375f), f + p);
+    return vfma(vfma(high, f4, low), f2, vfma(e, vset(0.693147181f), f));
 }
 
 /* tanh x = -u / (2 + u) with u = e^{-2|x|} - 1, and the sign of x. */
 static inline vf vtanh(vf x)
 {
-    vf a = vabs(x) * vset(-2.88539008f); /* -2 log2 e */
+    vf a = vneg_abs(x) * vset(2.88539008f); /* 2 log2 e */
     vf u = vexp2m1(vmax(a, vset(EXP2_MIN)));
     vf h = (vset(0.0f) - u) / (vset(2.0f) + u);
     h = vselect_lt(x, vset(0.0f), vset(0.0f) - h, h);

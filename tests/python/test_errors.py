@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: the argument, its value and the rule, before any work. And sizes of 0."""
+import re
+
+import pytest
+import reference
+import torch
+
+import streamkl
+from streamkl import nitrobrew
+
+
+def linear(**change):
+    x = dict(x_s=torch.ones(3, 8), w_s=torch.ones(5, 8), x_t=torch.ones(3, 6), w_t=torch.ones(5, 6))
+    return streamkl.linear_kl(**{**x, **change})
+
+
+def attention(**change):
+    x = dict(
+        q_s=torch.ones(2, 4, 3, 8), k_s=torch.ones(2, 2, 5, 8), q_t=torch.ones(2, 4, 3, 6), k_t=torch.ones(2, 4, 5, 6)
+    )
+    return streamkl.attention_kl(**{**x, **change})
+
+
+ones = torch.ones
+
+BAD = [
+    # call, arguments, exception, what the sentence must name
+    (linear, dict(x_s=[[1.0]]), TypeError, "x_s = 'list': it must be a torch.Tensor"),
+    (linear, dict(x_s=ones(3, 8).double()), TypeError, "x_s.dtype = torch.float64: it must be float32, bfloat16 or float16"),
+    (linear, dict(w_t=ones(5, 6).int()), TypeError, "w_t.dtype = torch.int32"),
+    (linear, dict(x_s=torch.tensor(1.0)), ValueError, "x_s.shape = (): it must have a last dimension"),
+    (linear, dict(x_s=ones(3, 8).to_sparse()), TypeError, "x_s.layout = torch.sparse_coo"),
+    (linear, dict(w_s=ones(5, 7)), ValueError, "w_s.shape[1] = 7: it must be 8"),
+    (linear, dict(w_s=ones(8)), ValueError, "w_s.ndim = 1: it must be 2"),
+    (linear, dict(w_s=ones(9, 8)), ValueError, "columns = None with w_s of 9 and w_t of 5 rows"),
+    (linear, dict(x_t=ones(4, 6)), ValueError, "x_t.shape[0] = 4: it must be 3"),
+    (linear, dict(x_s=ones(2, 1, 1, 3, 8), x_t=ones(2, 1, 3, 1, 6)), ValueError, "x_t.shape = (2, 1, 3, 1, 6)"),
+    (linear, dict(x_s=ones(3, 0), w_s=ones(5, 0)), ValueError, "x_s.shape[1] = 0: vectors must have at least one entry"),
+    (linear, dict(bias_s=ones(4)), ValueError, "bias_s.shape[0] = 4: it must be 5"),
+    (linear, dict(temperature=0.0), ValueError, "temperature = 0.0: it must be positive and finite"),
+    (linear, dict(temperature="hot"), TypeError, "temperature = 'hot': it must be a number"),
+    (linear, dict(divergence="kl"), ValueError, "divergence = 'kl': it must be one of 'forward', 'reverse', 'jsd'"),
+    (linear, dict(reduction="avg"), ValueError, "reduction = 'avg': it must be one of 'none', 'mean', 'sum'"),
+    (linear, dict(divergence="jsd", beta=1.0), ValueError, "beta = 1.0: it must be strictly between 0 and 1"),
+    (linear, dict(columns=6), ValueError, "columns = 6: w_s has 5 rows"),
+    (linear, dict(columns=0), ValueError, "columns = 0: it must be at least 1"),
+    (linear, dict(scale_s=0.0), ValueError, "scale_s = 0.0"),
+    (linear, dict(softcap_t=-1.0), ValueError, "softcap_t = -1.0: it must be positive"),
+    (linear, dict(weight=ones(4)), ValueError, "weight.shape = (4,): it must broadcast to the rows, (3,)"),
+    (linear, dict(weight=[1.0, 1.0, 1.0]), TypeError, "weight = 'list'"),
+    (linear, dict(weight=ones(3).requires_grad_()), ValueError, "weight.requires_grad = True"),
+    (attention, dict(q_s=ones(4, 3, 8)), ValueError, "q_s.ndim = 3: it must be 4"),
+    (attention, dict(k_s=ones(2, 3, 5, 8)), ValueError, "k_s.shape[1] = 3 heads: it must divide the 4 heads of q_s"),
+    (attention, dict(k_s=ones(1, 2, 5, 8)), ValueError, "k_s.shape[0] = 1: it must be 2"),
+    (attention, dict(k_t=ones(2, 4, 6, 6)), ValueError, "columns = None with k_s of 5 and k_t of 6 rows"),
+    (attention, dict(window=3), TypeError, "window = 3: it must be None or (left, right)"),
+    (attention, dict(window=(-2, 0)), ValueError, "window = (-2, 0)"),
+    (attention, dict(begin=ones(3)), TypeError, "begin.dtype = torch.float32: it must hold integers"),
+    (attention, dict(end=ones(2, 3).int()), ValueError, "end.shape = (2, 3): it must broadcast to the rows, (2, 4, 3)"),
+]
+
+
+@pytest.mark.parametrize("call, change, kind, sentence", BAD, ids=[b[3][:40] for b in BAD])
+def test_sentence(call, change, kind, sentence):
+    for reduction in ("none", "mean"):
+        with pytest.raises(kind, match="cannot use " + re.escape(sentence)):
+            call(**{"reduction": reduction, **change})
+
+
+def test_gradients_change_nothing_about_it():
+    with pytest.raises(ValueError, match=r"w_s.shape\[1\] = 7"):
+        linear(x_s=ones(3, 8).requires_grad_(), w_s=ones(5, 7).requires_grad_())
+
+
+def test_modules_complain_when_made():
+    with pytest.raises(ValueError, match="divergence = 'both'"):
+        streamkl.AttentionKLLoss(divergence="both")
+    with pytest.raises(ValueError, match="temperature = -1"):
+        streamkl.LinearKLLoss(temperature=-1)
+
+
+def test_nitrobrew():
+    with pytest.raises(ValueError, match="chunk_V = 0"):
+        nitrobrew.forward_kl(ones(1, 3, 8), ones(1, 3, 6), ones(5, 8), ones(5, 6), chunk_V=0)
+
+
+@pytest.mark.parametrize("divergence", reference.DIVERGENCES)
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_no_rows(divergence, reduction):
+    """As torch's losses: an empty or zero loss with a graph, gradients of zeros. A mean of nothing is 0, not NaN."""
+    w_s = torch.randn(5, 8, requires_grad=True)
+    x_s = torch.randn(2, 0, 8, requires_grad=True)
+    loss = streamkl.linear_kl(x_s, w_s, torch.randn(2, 0, 6), torch.randn(5, 6), divergence=divergence, reduction=reduction)
+    assert loss.shape == ((2, 0) if reduction == "none" else ()) and loss.sum().item() == 0
+    loss.sum().backward()
+    assert x_s.grad.shape == (2, 0, 8) and w_s.grad.shape == (5, 8) and not w_s.grad.any()
+
+
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_no_columns(reduction):
+    w_s, x_s = torch.randn(0, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
+    loss, lse_s, _ = streamkl.linear_kl(x_s, w_s, torch.randn(3, 6), torch.randn(0, 6), reduction=reduction, return_lse=True)
+    assert loss.sum().item() == 0 and (lse_s == -torch.inf).all()
+    loss.sum().backward()
+    assert w_s.grad.shape == (0, 8) and not x_s.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8)])
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_empty_attention(shape, reduction):
+    q, k = torch.randn(shape, requires_grad=True), torch.randn(*shape[:2], 5, 8, requires_grad=True)
+    loss = streamkl.attention_kl(q, k, q.detach() * 2, k.detach(), causal=True, reduction=reduction)
+    loss.sum().backward()
+    assert loss.sum().item() == 0 and k.grad.shape == k.shape and not k.grad.any()
+
+
+def test_all_ignored_keeps_the_graph():
+    x_s, w_s = torch.randn(3, 8, requires_grad=True), torch.randn(5, 8, requires_grad=True)
+    loss = linear(x_s=x_s, w_s=w_s, weight=torch.zeros(3))
+    loss.backward()
+    assert loss.item() == 0 and not x_s.grad.any() and not w_s.grad.any()
+
+
+def test_nan_stays_in_its_row():
+    x_s = torch.randn(3, 8)
+    x_s[1, 2] = torch.nan
+    rows = linear(x_s=x_s, w_s=torch.randn(5, 8), reduction="none")
+    assert rows.isnan().tolist() == [False, True, False]

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads, forks, signals, memory and imports: what happens around a call. Mostly in child processes."""
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+import streamkl
+
+NAMES = ("x_s", "w_s", "x_t", "w_t")
+
+
+def operands(n=200, v=700, d=48):
+    return {name: torch.randn(n if name[0] == "x" else v, d) for name in NAMES}
+
+
+def value_and_grads(x, **options):
+    leaves = [t.detach().clone().requires_grad_() for t in x.values()]
+    loss = streamkl.linear_kl(*leaves, **options)
+    return [loss.detach(), *torch.autograd.grad(loss.sum(), leaves)]
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+@pytest.mark.parametrize("divergence", ("forward", "jsd"))
+def test_threads_give_the_same_bits(reduction, divergence):
+    x = operands()
+    results = []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        results.append(value_and_grads(x, reduction=reduction, divergence=divergence))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_set_num_threads_is_respected(monkeypatch):
+    from streamkl import _call
+
+    seen = []
+    real = _call._problem
+    monkeypatch.setattr(_call, "_problem", lambda v, o, threads, p: seen.append(threads) or real(v, o, threads, p))
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        streamkl.linear_kl(**operands(3, 5, 2))
+    assert seen == [1, 2]
+
+
+def test_two_python_threads():
+    x = [operands(), operands(150, 900, 32)]
+    want = [value_and_grads(one) for one in x]
+    got = [[], []]
+
+    def work(i):
+        for _ in range(5):
+            got[i].append(value_and_grads(x[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    for i in range(2):
+        assert len(got[i]) == 5
+        assert all(torch.equal(a, b) for run in got[i] for a, b in zip(run, want[i]))
+
+
+FORK = """
+import os, sys, torch, streamkl
+torch.manual_seed(0); torch.set_num_threads(2)
+x = [torch.randn(200, 32), torch.randn(900, 32), torch.randn(200, 32), torch.randn(900, 32)]
+before = streamkl.linear_kl(*x).item()
+child = os.fork()
+if child == 0:
+    os._exit(0 if streamkl.linear_kl(*x).item() == before else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), streamkl.linear_kl(*x).item() == before)
+"""
+
+
+def test_fork_after_use(child):
+    assert child(FORK, timeout=60).split() == ["0", "True"]
+
+
+INTERRUPT = """
+import os, signal, sys, threading, time, torch, streamkl
+torch.set_num_threads(2)
+make = lambda n: torch.randn(n, 512)
+x = [make(8192).requires_grad_(sys.argv[1] != "no grad"), make(20000), make(8192), make(20000)]
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+start = time.perf_counter()
+try:
+    loss = streamkl.linear_kl(*x, reduction="none" if sys.argv[1] == "none" else "mean")
+    if sys.argv[1] == "none":
+        loss.sum().backward()
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", time.perf_counter() - start)
+small = [t[:100].detach() for t in x]
+print(torch.isfinite(streamkl.linear_kl(*small)).item(), (small[0] @ small[1].T).sum().isfinite().item())
+"""
+
+
+@pytest.mark.parametrize("what", ("mean", "no grad", "none"))
+def test_keyboard_interrupt(child, what):
+    word, seconds, *usable = child(INTERRUPT, what).split()
+    assert word == "interrupted" and usable == ["True", "True"]
+    assert float(seconds) < 5  # the whole call takes far longer
+
+
+MEMORY = """
+import resource, sys, torch, streamkl
+torch.set_num_threads(2)
+n, reduction = int(sys.argv[1]), sys.argv[2]
+x = [torch.randn(n, 64).requires_grad_(), torch.randn(4000, 64).requires_grad_(), torch.randn(n, 64), torch.randn(4000, 64)]
+small = [t[:8].detach().requires_grad_() for t in x]
+def run(x):
+    streamkl.linear_kl(*x, reduction=reduction).sum().backward()
+run(small)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak(); run(x); after = peak()
+own = sum(t.numel() for t in x if t.requires_grad) * 4 * 2 + n * 4 * 8  # gradients, before and after scaling; rows
+print(after - before - own // 1024)
+"""
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+def test_memory_is_flat_in_rows(child, reduction):
+    """Beyond the gradients, 16 times the rows take no more. Both logits of the larger would be 1 GB."""
+    few, many = (int(child(MEMORY, n, reduction)) for n in (2048, 32768))
+    assert many < few + 8 * 1024 and many < 64 * 1024, (few, many)
+
+
+def test_no_torch_needed(child):
+    program = """
+import sys
+sys.modules["torch"] = None
+import numpy as np, streamkl, streamkl.numpy
+x = np.ones((3, 4), np.float32)
+print(streamkl.numpy.linear_kl(x, x, x, x), streamkl.__version__)
+try:
+    streamkl.linear_kl
+except ImportError as error:
+    print(error)
+"""
+    out = child(program)
+    assert out.startswith("0.0 0.") and "needs torch" in out
+
+
+def test_torch_is_imported_late(child):
+    assert child("import sys, streamkl, streamkl.numpy; print('torch' in sys.modules)").strip() == "False"
+
+
+@pytest.mark.parametrize("order", ("import torch, streamkl", "import streamkl, torch"))
+def test_one_openmp(child, order):
+    program = f"""
+{order}
+x = torch.randn(64, 8)
+streamkl.linear_kl(x, x, x, x); (x @ x.T).sum()
+print({{line.split()[-1] for line in open("/proc/self/maps") if "gomp" in line or "libomp" in line or "iomp" in line}})
+"""
+    found = eval(child(program))
+    assert len(found) <= 1, found
+
+
+DDP = """
+import copy, os, torch, torch.distributed as dist, streamkl
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x, w_s, x_t, w_t = torch.randn(4, 6, 8), torch.randn(30, 8), torch.randn(4, 6, 12), torch.randn(30, 12)
+class Student(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(8, 8), torch.nn.Parameter(w_s.clone())
+    def forward(self, x, x_t):
+        return streamkl.linear_kl(self.body(x), self.head, x_t, w_t)
+torch.manual_seed(1)
+model = Student()
+whole = copy.deepcopy(model)
+half = slice(2 * rank, 2 * rank + 2)
+torch.nn.parallel.DistributedDataParallel(model)(x[half], x_t[half]).backward()
+whole(x, x_t).backward()
+assert torch.allclose(model.head.grad, whole.head.grad, atol=1e-6)
+assert torch.allclose(model.body.weight.grad, whole.body.weight.grad, atol=1e-6)
+if rank == 0: print("equal")
+dist.destroy_process_group()
+"""
+
+
+def test_ddp(tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(DDP)
+    store = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), WORLD_SIZE="2")
+    ranks = [
+        subprocess.Popen([sys.executable, script], env=dict(store, RANK=str(i)), stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    assert ranks[0].communicate(timeout=100)[0].strip() == "equal"
+    assert ranks[1].wait(timeout=100) == 0
