@@ -43,8 +43,8 @@ static double lse_of(const struct skl_side_state *s)
 /* KL(P || Q) = acc / l_P + LSE_Q - LSE_P. */
 static double finish_kl(const struct skl_side_state *p, double lse_p, double lse_q)
 {
-    if (lse_p == -INFINITY && lse_q == -INFINITY)
-        return 0; /* no column has mass on either side: as an empty row */
+    if (lse_p == -INFINITY)
+        return 0; /* a sum of no terms: P has no mass in any column */
     if (lse_q == -INFINITY)
         return INFINITY;
     return p->acc / p->l + (lse_q - lse_p);

@@ -64,6 +64,12 @@ struct skl_work {
     void *progress_data;
 };
 
+/* Do rows of one problem see different columns? */
+static inline int skl_ranged(const struct skl_work *w)
+{
+    return w->left >= 0 || w->right >= 0 || w->begin.data || w->end.data;
+}
+
 static inline int64_t skl_size_of(int dtype)
 {
     return dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;

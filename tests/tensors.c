@@ -127,7 +127,7 @@ void test_fill_normal(const struct skl_tensor *t, double sd, int outliers)
     double factor = sd;
     for (int64_t i = 0; i < n; i++) {
         if (i % row == 0)
-            factor = outliers && test_chance(16) ? 3 * sd : sd;
+            factor = outliers && test_chance(16) ? 2 * sd : sd;
         test_set(t, i, factor * test_normal());
     }
 }

@@ -33,7 +33,7 @@ struct test_tensor test_tensor(int32_t dtype, int ndim, const int64_t *shape, in
                                enum test_place place);
 void test_tensor_free(struct test_tensor *t);
 
-/* Normal numbers times 'sd'. With outliers, one row in 16 is three times larger, so that some softmaxes are sharp. */
+/* Normal numbers times 'sd'. With outliers, one row in 16 is twice as large, so that some softmaxes are sharp. */
 void test_fill_normal(const struct skl_tensor *t, double sd, int outliers);
 void test_fill(const struct skl_tensor *t, double value);
 

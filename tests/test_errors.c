@@ -138,6 +138,9 @@ static void numbers(void)
     RULE(ALL, "threads", "-1", x.p.threads = -1);
     RULE(ALL, "threads", "1000000", x.p.threads = 1000000);
     RULE(ALL, "isa", "77", x.p.isa = 77);
+    RULE(ALL, "skip_below", "-0.5", x.p.skip_below = -0.5);
+    RULE(ALL, "skip_below", "1", x.p.skip_below = 1);
+    RULE(ALL, "skip_below", "nan", x.p.skip_below = NAN);
     LINEAR(ALL, "causal", "1", x.p.causal = 1);
     LINEAR(ALL, "window_left", "4", x.p.window_left = 4);
     LINEAR(ALL, "window_right", "0", x.p.window_right = 0);

@@ -263,6 +263,25 @@ static void half_a_million(void)
     }
 }
 
+/* Nor with the number of rows, whose sum the gradient of b is. */
+static void many_rows(void)
+{
+    for (int d = 0; d < 3; d++) {
+        struct test_fixture f;
+        struct test_case c = test_linear_case(test_quick() ? 5000 : 300000, 7, 3);
+        c.divergence = d, c.bias[S] = c.bias[T] = 1, c.reduction = SKL_SUM;
+        test_build(&f, &c);
+        for (int side = 0; side < 2; side++) /* of one sign, so that the sums grow */
+            for (int64_t i = 0; i < test_count(&f.in[3 * side].t); i++)
+                test_set(&f.in[3 * side].t, i, fabs(test_get(&f.in[3 * side].t, i)));
+        test_expect(&f);
+        test_context("many rows, divergence %d", d);
+        for (int way = 0; way < WAYS; way++)
+            test_run(&f, way);
+        test_destroy(&f);
+    }
+}
+
 int main(void)
 {
     test_begin("test_extremes");
@@ -273,5 +292,6 @@ int main(void)
     least_sizes();
     none();
     half_a_million();
+    many_rows();
     return test_end();
 }

@@ -115,6 +115,39 @@ static void weights(void)
         }
 }
 
+/* skip_below = x leaves out nothing but blocks whose every |dz| is at most x g: each entry of dz is off by at most x g, so
+ * da by at most x g |slope| sum_j |b_j| and db by x |slope| sum_i g_i |a_i|. Values do not change at all. */
+static void skipping(void)
+{
+    static const double limits[] = {0, 1e-7, 1e-4, 1e-2};
+    for (int k = 0; k < COUNT(limits) * 6; k++) {
+        struct test_fixture f;
+        struct test_case c = k % 2 ? test_linear_case(45, 500, 12) : test_attention_case(45, 500, 12);
+        c.divergence = k / 2 % 3, c.spread = 4, c.reduction = SKL_SUM, c.bias[S] = k % 2;
+        test_build(&f, &c);
+        test_expect(&f);
+        f.p.skip_below = limits[k / 6];
+        test_context("skip_below %g, divergence %d, use %d", f.p.skip_below, c.divergence, c.use);
+        for (int o = A_S; o < OUTPUTS; o++)
+            for (int64_t i = 0; f.want[o] && i < test_count(&f.out[o].t); i++) {
+                int of_a = o == A_S || o == A_T;
+                const struct skl_tensor *other = &f.in[o - A_S + (of_a ? 1 : -1)].t; /* b for a, a for b */
+                int64_t D = c.dim[S], n = of_a ? c.cols : c.rows;
+                double sum = o == BIAS_S ? (double)n : 0, slope = c.use ? 1 : 1 / sqrt((double)D);
+                for (int64_t j = 0; o != BIAS_S && j < n; j++)
+                    sum += fabs(test_get(other, j * D + i % D));
+                /* Unlike the other bounds, which are of the size of the rounding, this allows for large logits too. */
+                f.bound[o][i] = 4 * f.bound[o][i] + f.p.skip_below * slope * sum;
+            }
+        for (int o = LOSS; o <= KL_T; o++)
+            for (int64_t i = 0; f.want[o] && i < c.rows; i++)
+                f.bound[o][i] *= 4;
+        f.value_bound *= 4;
+        test_run(&f, WAY_TOGETHER), test_run(&f, WAY_RECOMPUTE), test_run(&f, WAY_BACKWARD);
+        test_destroy(&f);
+    }
+}
+
 int main(void)
 {
     test_begin("test_options");
@@ -125,5 +158,6 @@ int main(void)
     layouts();
     logits();
     weights();
+    skipping();
     return test_end();
 }

@@ -9,10 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits. */
+/* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits; each with enough work
+ * that the engine does wake seven threads. */
 static struct test_case some_case(int k)
 {
-    static const int64_t shapes[][3] = {{300, 500, 12}, {40, 2100, 8}, {700, 100, 20}, {90, 300, 70}};
+    static const int64_t shapes[][3] = {{300, 500, 24}, {80, 4100, 16}, {700, 200, 40}, {200, 300, 70}};
     const int64_t *n = shapes[k % 4];
     struct test_case c = k % 2 ? test_linear_case(n[0], n[1], n[2]) : test_attention_case(n[0], n[1], n[2]);
     c.divergence = k % 3;

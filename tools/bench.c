@@ -95,6 +95,7 @@ static struct work small_copy(const struct work *big)
 static int check_small(const struct bench *bench)
 {
     struct work small = small_copy(&bench->work);
+    small.skip_below = 0;  /* it is an error that was asked for */
     struct job job;
     struct expected expected;
     job_make(&job, &small);
@@ -237,6 +238,8 @@ int command_bench(int argc, char **argv)
         {"causal", OPTION_FLAG, &w->causal, 0, 0, NULL, "row i sees columns up to i + cols - rows", W},
         {"window-left", OPTION_INT, &w->window_left, -1, most, NULL, "columns left of the diagonal; -1: no limit", W},
         {"window-right", OPTION_INT, &w->window_right, -1, most, NULL, "columns right of it; -1: no limit", W},
+        {"spread", OPTION_REAL, &w->spread, 0, 1e4, NULL, "standard deviation of the logits: how peaked", W},
+        {"skip-below", OPTION_REAL, &w->skip_below, 0, 1, NULL, "leave out gradients of logits below this", W},
         {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as OpenMP would use", 0},
         {"isa", OPTION_NAME, &w->isa, 0, 0, isa_names, "instruction set", 0},
         {"repeats", OPTION_INT, &s.repeats, 1, MAX_REPEATS, NULL, "time at least so often", 0},

@@ -62,6 +62,7 @@ void report_json(const struct bench *bench, const struct bench_result *r)
     json_int("dim_s", w->dim_s), json_int("dim_t", w->dim_t);
     printf(", \"causal\": %s", w->causal ? "true" : "false");
     json_int("window_left", w->window_left), json_int("window_right", w->window_right);
+    json_number("spread", w->spread), json_number("skip_below", w->skip_below);
     json_int("threads", r->threads);
     printf(", \"isa\": \"%s\"", isa_names[r->isa]);
     json_number("seconds_min", r->seconds_min), json_number("seconds_median", r->seconds_median);

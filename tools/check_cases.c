@@ -77,7 +77,6 @@ struct work check_case(uint64_t seed, int k, int divergence, double multiplicati
     struct draws d = {seed * 1000003 + (uint64_t)k, 0};
     struct work w = work_default(k % 2 ? SKL_LINEAR : SKL_ATTENTION);
     w.divergence = divergence;
-    w.spread = 1;
     w.rows = PICK(&d, row_sizes), w.cols = PICK(&d, col_sizes);
     w.dim_s = PICK(&d, widths), w.dim_t = draw(&d, 2) ? w.dim_s : PICK(&d, widths);
     w.dtype_s = (int)draw(&d, 3), w.dtype_t = (int)draw(&d, 3);
@@ -95,6 +94,10 @@ struct work check_case(uint64_t seed, int k, int divergence, double multiplicati
     w.weights = draw(&d, 4) == 0;
     w.reduction = draw(&d, 2) ? SKL_MEAN : SKL_SUM;
     w.threads = 1 + (int)draw(&d, 3);
+    /* Peaked distributions where rows see many columns; the loss of a row that sees two or three is a difference of
+     * logits, and of large ones it would be lost in their rounding. */
+    int narrow = w.cols < 30 || w.ranges || w.causal || w.window_left >= 0 || w.window_right >= 0;
+    w.spread = narrow || draw(&d, 2) ? 1 : 2;
     w.seed = d.seed;
     shrink(&w, multiplications);
     return w;

@@ -35,14 +35,32 @@ static double materialised_bytes(const struct job *job, double rows)
     return 2.0 * 4 * rows * (double)job->work.cols;
 }
 
-static void print_memory(const struct job *job, const struct scene *scene, struct memory_mark used)
+/* Runs one pass and prints what it took. */
+static void measure(struct job *job, enum pass pass, const char *bar, const char *name)
 {
-    double rows = (double)(job->work.batch * job->work.heads * job->work.rows);
-    double block = materialised_bytes(job, rows), whole = materialised_bytes(job, scene->whole);
-    printf("  extra memory             %s", human_bytes((struct text){0}.chars, memory_extra(used)));
-    printf(" measured (resident set grew by %s)\n", human_bytes((struct text){0}.chars, used.resident));
-    printf("  storing p and q takes    %s for these rows,", human_bytes((struct text){0}.chars, block));
-    printf(" %s for %s\n", human_bytes((struct text){0}.chars, whole), scene->whole_name);
+    struct progress progress = progress_begin(bar);
+    job->problem.progress = progress_show;
+    job->problem.progress_data = &progress;
+    struct memory_mark mark = memory_begin();
+    double seconds = now();
+    job_must(job, pass);
+    seconds = now() - seconds;
+    struct memory_mark used = memory_end(mark);
+    progress_end(&progress);
+    printf("  %-22s %8s, %4.0f GFLOP/s", name, human_seconds((struct text){0}.chars, seconds),
+           1e-9 * job_flops(job, pass) / seconds);
+    printf(", %s of extra memory", human_bytes((struct text){0}.chars, memory_extra(used)));
+    printf(" (resident set +%s)\n", human_bytes((struct text){0}.chars, used.resident));
+    fflush(stdout);
+}
+
+static int print_verification(const struct job *job, int64_t samples)
+{
+    struct errors e = verify_sampled(job, samples, 1);
+    int ok = errors_in_bounds(&e);
+    printf("  %lld rows in double       loss and LSE differ by %.1e (at most %.0e), gradient by %.1e (at most %.0e): %s\n\n",
+           (long long)samples, e.loss > e.lse ? e.loss : e.lse, VALUE_BOUND, e.a, GRAD_BOUND, ok ? "right" : "WRONG");
+    return ok;
 }
 
 static int show(const struct work *work, const struct scene *scene)
@@ -52,27 +70,15 @@ static int show(const struct work *work, const struct scene *scene)
     fflush(stdout);
     job_make(&job, work);
     stop_if_interrupted();
-    struct progress progress = progress_begin(scene->bar);
-    job.problem.progress = progress_show;
-    job.problem.progress_data = &progress;
-    struct memory_mark mark = memory_begin();
-    double seconds = now();
-    job_must(&job, PASS_VALUE_AND_GRAD);
-    seconds = now() - seconds;
-    struct memory_mark used = memory_end(mark);
-    progress_end(&progress);
-
-    printf("  loss, mean over rows     %.6f\n", job.reduced);
-    printf("  time                     %s for loss and student gradients, %.0f GFLOP/s\n",
-           human_seconds((struct text){0}.chars, seconds), 1e-9 * job_flops(&job, PASS_VALUE_AND_GRAD) / seconds);
-    print_memory(&job, scene, used);
+    measure(&job, PASS_VALUE, scene->bar, "loss alone");
+    measure(&job, PASS_VALUE_AND_GRAD, scene->bar, "loss and gradients");
+    double block = materialised_bytes(&job, (double)(work->batch * work->heads * work->rows));
+    printf("  storing p and q takes  %8s for these rows", human_bytes((struct text){0}.chars, block));
+    printf(", %s for %s\n", human_bytes((struct text){0}.chars, materialised_bytes(&job, scene->whole)), scene->whole_name);
+    printf("  loss, mean over rows   %8.6f\n", job.reduced);
     fflush(stdout);
-    struct errors e = verify_sampled(&job, scene->samples, 1);
+    int ok = print_verification(&job, scene->samples);
     stop_if_interrupted();
-    int ok = errors_in_bounds(&e);
-    printf("  %lld rows checked         loss and LSE off by %.1e (at most %.0e), gradient by %.1e (at most %.0e): %s\n\n",
-           (long long)scene->samples, e.loss > e.lse ? e.loss : e.lse, VALUE_BOUND, e.a, GRAD_BOUND,
-           ok ? "right" : "WRONG");
     job_free(&job);
     return ok;
 }

@@ -160,6 +160,7 @@ void job_make(struct job *job, const struct work *work)
     p->beta = w->beta, p->temperature = w->temperature;
     p->columns = w->pad_s || w->pad_t ? w->cols : 0;
     p->threads = w->threads, p->isa = w->isa, p->workspace_limit = w->workspace_limit;
+    p->skip_below = w->skip_below;
     make_side(job, &p->s, w->dtype_s, w->kv_heads_s, w->dim_s, w->pad_s);
     make_side(job, &p->t, w->dtype_t, w->kv_heads_t, w->dim_t, w->pad_t);
     if (w->ranges)

@@ -26,6 +26,7 @@ struct work {
     int reduction;
     double softcap, temperature, beta;
     double spread;  /* standard deviation of the logits before softcap and temperature */
+    double skip_below;
     int gradients;
     int threads, isa;
     size_t workspace_limit;

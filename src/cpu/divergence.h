@@ -99,8 +99,8 @@ static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel
     }
 }
 
-/* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q - log p and
- * u = e^{-|d|} - 1:  small = large (1 + u),  log(m / large) = log1p(beta_small u),  log(m / small) = log(m / large) + |d|.
+/* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q - log p,
+ *     small = large e^{-|d|},  log(m / large) = log1p(beta_small (e^{-|d|} - 1)),  log(m / small) = log(m / large) + |d|.
  * Both logarithms are exactly 0 where p = q, and always finite: where p or q is 0, the product with it is 0, not NaN. */
 struct mixture {
     vf d;            /* > 0: q is the larger */
@@ -114,11 +114,11 @@ static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors 
     vf x_p = y_p - vload(f->m[0] + v * VL), x_q = y_q - vload(f->m[1] + v * VL);
     vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
     vf beta_small = vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1]));
-    vf a = vmax(vneg_abs(d), vset(EXP2_MIN)), u = vexp2m1(a);
+    vf x = vneg_abs(d), a = vmax(x, vset(EXP2_MIN)), u, ratio = vkeep_nlt(x, vset(EXP2_MIN), vexp2_and_m1(a, &u));
     struct mixture c = {.d = d};
     c.large = vexp2(vselect_lt(zero, d, x_q, x_p)) * prob;
-    c.small = vfma(c.large, u, c.large);
-    c.log_m_large = vlog1p_product(beta_small, u);
+    c.small = c.large * ratio;
+    c.log_m_large = vlog1p(beta_small * u);
     c.log_m_small = vfma(a, vset(-LN2), c.log_m_large);
     return c;
 }
@@ -252,12 +252,12 @@ static void softcap_back(int n, const float *y, float cap, float *dz)
     }
 }
 
-static void mask(int n, const int *lo, const int *hi, float *y)
+static void mask(int n, const int *lo, const int *hi, float with, float *y)
 {
     for (int j = 0; j < n; j++)
         for (int i = 0; i < NR; i++)
             if (j < lo[i] || j >= hi[i])
-                y[j * NR + i] = -INFINITY;
+                y[j * NR + i] = with;
 }
 
 static void exp2_panel(const float *x, float *y)

@@ -22,21 +22,21 @@ static struct skl_row_state merged_row(const struct skl_run *run, const struct s
     return row;
 }
 
-/* The numbers that turn this row's logits into dz. A side without mass has no gradient. */
+/* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
 static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r, double g)
 {
     const struct skl_work *w = run->work;
     int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
     double lse[2];
     for (int side = 0; side < 2; side++) {
-        lse[side] = massless ? 0 : r->lse[side] * LOG2E;
+        lse[side] = massless ? INFINITY : r->lse[side] * LOG2E;
         f->m[side][i] = (float)lse[side];
         f->prob[side][i] = massless ? 0 : (float)exp2((double)f->m[side][i] - lse[side]);
         f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * (w->jsd ? w->side[side].beta : 1));
         f->c[side][i] = massless ? 0 : (float)(w->jsd ? r->kl[side] : r->loss + (r->lse[0] - r->lse[1]));
         f->beta[side] = (float)w->side[side].beta;
     }
-    f->gap[i] = (float)(lse[1] - lse[0]);
+    f->gap[i] = massless ? 0 : (float)(lse[1] - lse[0]);
 }
 
 static void set_row(const struct skl_run *run, struct skl_lane *lane, int panel, int i, const struct skl_row_result *r)
@@ -90,7 +90,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel)
     const struct skl_work *w = run->work;
     for (int i = 0; i < w->kernels->nr; i++) {
         int64_t at[3], row = panel * w->kernels->nr + i;
-        struct skl_row_result r = {0};
+        struct skl_row_result r = {.lse = {-INFINITY, -INFINITY}}; /* of lanes that hold no row */
         if (row < lane->n) {
             skl_row_index(w, lane->row[row], at);
             r.loss = w->loss.data ? (double)skl_row_get(&w->loss, at) : 0;

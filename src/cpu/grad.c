@@ -9,6 +9,7 @@
  */
 #include "run.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -75,8 +76,12 @@ static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t t
         float *const at[2] = {y[0] + panel * SKL_BK * nr, y[1] + panel * SKL_BK * nr};
         skl_tile_range(run, lane, panel, tile, &j0, &j1);
         float *const from_j0[2] = {at[0] + j0 * nr, at[1] + j0 * nr};
-        if (j0 < j1)
+        if (j0 < j1) {
+            int lo[SKL_NR_MAX], hi[SKL_NR_MAX];
             dz_panel(w, lane, tile, panel, j1 - j0, from_j0);
+            if (skl_panel_mask(run, lane, panel, tile, lo, hi)) /* 0, also when the row is NaN */
+                for (int side = 0; side < 2; side++) run->work->kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
+        }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
                 mark_panel(run, lane, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX);
@@ -145,6 +150,21 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t
     }
 }
 
+/* The same for columns that some rows do not see: 0 times NaN or inf must stay 0 there; where a row does see such a column,
+ * its dz is NaN anyway. */
+static void drop_nonfinite(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int d, float *columns)
+{
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, n = SKL_BK, nr = run->work->kernels->nr;
+    for (int panel = 0; !masked && panel * nr < lane->n; panel++) masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
+    if (run->work->columns - tile * SKL_BK < n)
+        n = (int)(run->work->columns - tile * SKL_BK);
+    for (int j = 0; masked && j < n; j++)
+        for (int i = 0; i < d; i++) {
+            float *x = &columns[j * SKL_LDK + i];
+            *x = fabsf(*x) <= FLT_MAX ? *x : 0;
+        }
+}
+
 /* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
 void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d)
 {
@@ -156,6 +176,8 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         if (!sees_tile(lane, tile))
             continue;
         skl_pack_tile(run->work, lane, side, tile, d0, d, w->scratch.columns[0]);
+        if (skl_ranged(run->work))
+            drop_nonfinite(run, lane, tile, d, w->scratch.columns[0]);
         for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
             const float *dz = lane->y[side] + (at + panel) * panel_size;
             skl_tile_range(run, lane, panel, tile, &j0, &j1);

@@ -68,7 +68,7 @@ struct skl_kernels {
     /* Shaping logits. */
     void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);   /* dz *= 1 - (y / cap)^2 */
-    void (*mask)(int n, const int *lo, const int *hi, float *y);  /* -inf where not lo <= j < hi */
+    void (*mask)(int n, const int *lo, const int *hi, float with, float *y);  /* where not lo <= j < hi */
 
     /* Divergences. */
     void (*push_kl)(int n, float *y_p, float *y_q, enum skl_keep keep, struct skl_panel_state *state);

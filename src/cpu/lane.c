@@ -6,6 +6,7 @@
  */
 #include "run.h"
 
+#include <float.h>
 #include <string.h>
 
 static int64_t group_rows(const struct skl_run *run)
@@ -109,12 +110,36 @@ void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int 
     *j0 = (int)lo / run->work->kernels->mr * run->work->kernels->mr, *j1 = (int)hi;
 }
 
+int skl_panel_mask(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *lo, int *hi)
+{
+    int nr = run->work->kernels->nr, j0, j1, masked = 0;
+    skl_tile_range(run, lane, panel, tile, &j0, &j1);
+    int64_t c0 = tile * SKL_BK + j0;
+    for (int i = 0; i < nr; i++) {
+        int row = panel * nr + i;
+        int64_t first = row < lane->n ? lane->lo[row] - c0 : 0, last = row < lane->n ? lane->hi[row] - c0 : j1 - j0;
+        lo[i] = first < 0 ? 0 : first > j1 - j0 ? j1 - j0 : (int)first;
+        hi[i] = last < 0 ? 0 : last > j1 - j0 ? j1 - j0 : (int)last;
+        masked |= lo[i] > 0 || hi[i] < j1 - j0;
+    }
+    return masked;
+}
+
 /* One row's operand in f32. */
 static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t row, float *line)
 {
     int64_t at[3];
     skl_row_index(run->work, row, at);
     run->work->kernels->convert(s->dim, skl_operand_at(&s->a, at[0], at[1], at[2]), s->a.dtype, line);
+}
+
+/* Row r of raw[dim / nr][block][nr]. NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it
+ * does not, dz = 0 must not become NaN. */
+static void spread_row(const struct skl_run *run, const float *line, int64_t dim, int r, float *raw)
+{
+    int nr = run->work->kernels->nr;
+    for (int64_t d = 0; d < (dim + nr - 1) / nr * nr; d++)
+        raw[(d / nr * run->plan.block + r) * nr + d % nr] = d < dim && fabsf(line[d]) <= FLT_MAX ? line[d] : 0;
 }
 
 void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel)
@@ -132,8 +157,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
             else
                 memset(line, 0, (size_t)s->dim * sizeof *line);
             for (int64_t d = 0; d < s->dim; d++) rows[d * nr + i] = line[d] * factor;
-            for (int64_t d = 0; lane->raw[side] && d < (s->dim + nr - 1) / nr * nr; d++)
-                lane->raw[side][(d / nr * run->plan.block + panel * nr + i) * nr + d % nr] = d < s->dim ? line[d] : 0;
+            if (lane->raw[side])
+                spread_row(run, line, s->dim, panel * nr + i, lane->raw[side]);
         }
         if (lane->da[side]) {
             int64_t mr = run->work->kernels->mr, dim = (s->dim + mr - 1) / mr * mr;

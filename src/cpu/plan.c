@@ -94,7 +94,8 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->chunk_tiles = most((plan->tiles + plan->chunks - 1) / plan->chunks, 1);
     plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
-    plan->bytes = (size_t)plan->lanes * (plan->lane_bytes + sizeof lane) + plan->thread_bytes + SKL_ALIGN;
+    int64_t lanes = round_up(plan->lanes * (int64_t)sizeof lane, SKL_ALIGN);
+    plan->bytes = (size_t)plan->lanes * plan->lane_bytes + plan->thread_bytes + (size_t)lanes;
     return plan->bytes;
 }
 

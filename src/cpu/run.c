@@ -227,7 +227,7 @@ static void work_together(void *data, int rank)
 static char *lay_out(struct skl_run *run)
 {
     const struct skl_plan *plan = &run->plan;
-    char *memory = aligned_alloc(SKL_ALIGN, (plan->bytes + SKL_ALIGN - 1) / SKL_ALIGN * SKL_ALIGN);
+    char *memory = aligned_alloc(SKL_ALIGN, plan->bytes);
     if (!memory)
         return NULL;
     run->scratch = memory + (size_t)plan->lanes * plan->lane_bytes;

@@ -44,6 +44,9 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int panel);
 void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *j0, int *j1);
 
+/* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for all. */
+int skl_panel_mask(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *lo, int *hi);
+
 /* sweep.c: columns into states. */
 void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int k,
                    float *columns);

@@ -68,24 +68,16 @@ static void score_panel(const struct skl_run *run, const struct skl_lane *lane, 
 }
 
 /* Softcap, then -inf for what single rows of the panel do not see. */
-static void shape_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, float *const y[2])
+static void shape_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int n,
+                        float *const y[2])
 {
     const struct skl_work *w = run->work;
-    int nr = w->kernels->nr, j0, j1, masked = 0, lo[SKL_NR_MAX], hi[SKL_NR_MAX];
-    skl_tile_range(run, lane, panel, tile, &j0, &j1);
-    int64_t c0 = tile * SKL_BK + j0;
-    for (int i = 0; i < nr; i++) {
-        int row = panel * nr + i;
-        int64_t first = row < lane->n ? lane->lo[row] - c0 : 0, last = row < lane->n ? lane->hi[row] - c0 : j1 - j0;
-        lo[i] = first < 0 ? 0 : first > j1 - j0 ? j1 - j0 : (int)first;
-        hi[i] = last < 0 ? 0 : last > j1 - j0 ? j1 - j0 : (int)last;
-        masked |= lo[i] > 0 || hi[i] < j1 - j0;
-    }
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
     for (int side = 0; side < 2; side++) {
         if (w->side[side].cap > 0)
-            w->kernels->softcap(j1 - j0, y[side] + j0 * nr, (float)w->side[side].cap);
+            w->kernels->softcap(n, y[side], (float)w->side[side].cap);
         if (masked)
-            w->kernels->mask(j1 - j0, lo, hi, y[side] + j0 * nr);
+            w->kernels->mask(n, lo, hi, -INFINITY, y[side]);
     }
 }
 
@@ -145,8 +137,8 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
             prefetch_tile(run->work, lane, 1, tile + 1, 0, panel, panels);
             score_whole(w, lane, panel, tile, mine);
         }
-        shape_panel(run, lane, panel, tile, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
+        shape_panel(run, lane, panel, tile, j1 - j0, from_j0);
         if (use)
             use(run, lane, chunk, panel, tile, from_j0, j0, j1);
     }

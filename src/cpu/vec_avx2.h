@@ -44,12 +44,12 @@ static inline vf vscale(vf a, vf n)
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
-static inline vf vsplit_exponent(vf a, vf *e)
+static inline vf vexponent(vf a, vf *scale)
 {
-    vi bits = _mm256_castps_si256(a), half = _mm256_set1_epi32(0x3f3504f3);
-    vi k = _mm256_srai_epi32(_mm256_sub_epi32(bits, half), 23), shift = _mm256_slli_epi32(k, 23);
-    *e = _mm256_cvtepi32_ps(k);
-    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, shift));
+    vi half = _mm256_set1_epi32(0x3f3504f3), one = _mm256_set1_epi32(0x3f800000);
+    vi k = _mm256_srai_epi32(_mm256_sub_epi32(_mm256_castps_si256(a), half), 23);
+    *scale = _mm256_castsi256_ps(_mm256_sub_epi32(one, _mm256_slli_epi32(k, 23)));
+    return _mm256_cvtepi32_ps(k);
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

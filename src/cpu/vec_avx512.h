@@ -40,12 +40,12 @@ static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
 }
-static inline vf vsplit_exponent(vf a, vf *e)
+static inline vf vexponent(vf a, vf *scale)
 {
-    vi bits = _mm512_castps_si512(a), half = _mm512_set1_epi32(0x3f3504f3);
-    vi k = _mm512_srai_epi32(_mm512_sub_epi32(bits, half), 23), shift = _mm512_slli_epi32(k, 23);
-    *e = _mm512_cvtepi32_ps(k);
-    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, shift));
+    vi half = _mm512_set1_epi32(0x3f3504f3), one = _mm512_set1_epi32(0x3f800000);
+    vi k = _mm512_srai_epi32(_mm512_sub_epi32(_mm512_castps_si512(a), half), 23);
+    *scale = _mm512_castsi512_ps(_mm512_sub_epi32(one, _mm512_slli_epi32(k, 23)));
+    return _mm512_cvtepi32_ps(k);
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

@@ -37,11 +37,11 @@ static inline vf vsplit_integer(vf x, vf *n)
 }
 static inline vf vscale(vf a, vf n) { return (vf)((vi)a + ((vi)n << 23)); }                     /* a 2^n */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
-static inline vf vsplit_exponent(vf a, vf *e) /* returns m of a = m 2^e, sqrt 1/2 <= m < sqrt 2 */
+static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {
-    vi bits = (vi)a, k = (bits - 0x3f3504f3) >> 23, shift = k << 23;
-    *e = __builtin_convertvector(k, vf);
-    return (vf)(bits - shift);
+    vi k = ((vi)a - 0x3f3504f3) >> 23;
+    *scale = (vf)(0x3f800000 - (k << 23));
+    return __builtin_convertvector(k, vf);
 }
 static inline vf vload_bf16(const uint16_t *x)
 {

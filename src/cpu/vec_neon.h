@@ -36,12 +36,11 @@ static inline vf vscale(vf a, vf n)
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));
 }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
-static inline vf vsplit_exponent(vf a, vf *e)
+static inline vf vexponent(vf a, vf *scale)
 {
-    vi bits = vreinterpretq_s32_f32(a);
-    vi k = vshrq_n_s32(vsubq_s32(bits, vdupq_n_s32(0x3f3504f3)), 23), shift = vshlq_n_s32(k, 23);
-    *e = vcvtq_f32_s32(k);
-    return vreinterpretq_f32_s32(vsubq_s32(bits, shift));
+    vi k = vshrq_n_s32(vsubq_s32(vreinterpretq_s32_f32(a), vdupq_n_s32(0x3f3504f3)), 23);
+    *scale = vreinterpretq_f32_s32(vsubq_s32(vdupq_n_s32(0x3f800000), vshlq_n_s32(k, 23)));
+    return vcvtq_f32_s32(k);
 }
 static inline vf vload_bf16(const uint16_t *x) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16)); }
 static inline vf vload_f16(const uint16_t *x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x))); }

@@ -24,18 +24,19 @@ static inline vf vexp2(vf x)
     return vscale_nlt(x, vset(EXP2_MIN), vfma(vexp2_poly(r), r, vset(1.0f)), n);
 }
 
-/* 2^x - 1 for EXP2_MIN <= x <= 0, exact at 0. */
-static inline vf vexp2m1(vf x)
+/* 2^x and 2^x - 1 for EXP2_MIN <= x <= 0, each as good as if alone: the one is exact at 0, the other small far from it. */
+static inline vf vexp2_and_m1(vf x, vf *m1)
 {
-    vf n, r = vsplit_integer(x, &n), scale = vscale(vset(1.0f), n);
-    return vfma(vexp2_poly(r) * r, scale, scale - vset(1.0f));
+    vf n, r = vsplit_integer(x, &n), scale = vscale(vset(1.0f), n), t = vexp2_poly(r) * r;
+    *m1 = vfma(t, scale, scale - vset(1.0f));
+    return vfma(t, scale, scale);
 }
 
-/* log(1 + w u) for -1 < w u <= 0, exact at 0: log m + e log 2 with 1 + w u = m 2^e. The rounding of 1 + w u, 2^-25 at most,
- * stays in: it is less than that of the logits that u comes from. */
-static inline vf vlog1p_product(vf w, vf u)
+/* log(1 + x) for -1 < x <= 0, exact at 0. With 1 + x = (1 + f) 2^e it is log(1 + f) + e log 2; f = (1 + x) 2^-e - 1 is
+ * taken as x 2^-e + (2^-e - 1), so that small x lose nothing to the 1. */
+static inline vf vlog1p(vf x)
 {
-    vf e, f = vsplit_exponent(vfma(w, u, vset(1.0f)), &e) - vset(1.0f);
+    vf scale, e = vexponent(vset(1.0f) + x, &scale), f = vfma(x, scale, scale - vset(1.0f));
     /* log(1 + f) = f + f^2 P(f), relative error 6e-9 */
     vf f2 = f * f, f4 = f2 * f2;
     vf p01 = vfma(vset(0.33333332f), f, vset(-0.5f)), p23 = vfma(vset(0.20001227f), f, vset(-0.25000821f));
@@ -48,7 +49,8 @@ static inline vf vlog1p_product(vf w, vf u)
 static inline vf vtanh(vf x)
 {
     vf a = vneg_abs(x) * vset(2.88539008f); /* 2 log2 e */
-    vf u = vexp2m1(vmax(a, vset(EXP2_MIN)));
+    vf u;
+    vexp2_and_m1(vmax(a, vset(EXP2_MIN)), &u);
     vf h = (vset(0.0f) - u) / (vset(2.0f) + u);
     h = vselect_lt(x, vset(0.0f), vset(0.0f) - h, h);
     return h + x * vset(0.0f); /* NaN stays NaN; vmax above would have swallowed it */

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time, peak extra memory and gradient error of one way."""
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+import torch
+from torch import Tensor
+
+from .case import Case
+from .ways import Way
+
+ENOUGH = 1.5  # seconds of repetition
+REPEATS = 7
+EXACT_PRODUCTS = 4e10  # the gradient is compared on so many rows that float64 takes some seconds
+
+
+@dataclass
+class Result:
+    case: Case
+    way: str
+    forward: Optional[float] = None  # seconds, under no_grad
+    both: Optional[float] = None  # forward and backward
+    backward: Optional[float] = None  # the backward part of it
+    memory: Optional[int] = None  # peak bytes beyond what was there before, forward and backward
+    error: Optional[float] = None  # |gradient - exact| / |exact|, the worse of the two gradients
+    skipped: str = ""
+
+
+def available_memory() -> float:
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024.0 for line in file if line.startswith("MemAvailable"))
+    except OSError:
+        return float("inf")
+
+
+def _kib(name: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+
+class Peak:
+    """Peak resident memory over a block, in bytes beyond its start; None where the system cannot tell."""
+
+    def __enter__(self) -> "Peak":
+        self.bytes: Optional[int] = None
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # the high-water mark starts again
+            self.start: Optional[int] = _kib("VmRSS")
+        except (OSError, AttributeError):
+            self.start = None
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.start is not None:
+            self.bytes = max(0, _kib("VmHWM") - self.start) * 1024
+
+
+def _best(run, warm: bool) -> float:
+    """Fastest of several. A slow first call is enough of a measurement, unless it had something to compile."""
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    if first > ENOUGH and not warm:
+        return first
+    best, spent = float("inf"), 0.0
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        run()
+        took = time.perf_counter() - start
+        best, spent = min(best, took), spent + took
+        if spent > ENOUGH:
+            break
+    return best if warm else min(best, first)
+
+
+def exact_gradients(case: Case, x: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    """Gradients in float64, of one head: of a_s for as many rows as are affordable; of b_s too, if those are all."""
+    one = [x[name].detach()[0, 0] if case.attention else x[name].detach() for name in ("a_s", "b_s", "a_t", "b_t")]
+    scale = case.width**-0.5 if case.attention else 1.0
+    rows = min(case.length, max(1, int(EXACT_PRODUCTS / (case.columns * case.width))))
+    b_s, b_t = one[1].double(), one[3].double()
+    da, db = [], torch.zeros_like(b_s)
+    for first in range(0, rows, 256):
+        here = slice(first, min(first + 256, rows))
+        a_s, a_t = one[0][here].double(), one[2][here].double()
+        z_s, z_t = scale * (a_s @ b_s.T), scale * (a_t @ b_t.T)
+        if case.causal:
+            hidden = torch.arange(case.columns) > torch.arange(here.start, here.stop)[:, None]
+            z_s.masked_fill_(hidden, -torch.inf), z_t.masked_fill_(hidden, -torch.inf)
+        dz = (z_s.softmax(-1) - z_t.softmax(-1)) * (scale / case.rows)
+        da.append(dz @ b_s)
+        db += dz.T @ a_s
+    return {"a_s": torch.cat(da), **({"b_s": db} if rows == case.length else {})}
+
+
+def gradient_error(case: Case, grads: Dict[str, Tensor], exact: Dict[str, Tensor]) -> float:
+    errors = []
+    for name, want in exact.items():
+        got = grads[name][0, 0] if case.attention else grads[name]
+        errors.append(((got[: want.shape[0]].double() - want).norm() / want.norm()).item())
+    return max(errors)
+
+
+def measure(case: Case, way: Way, x: Dict[str, Tensor], exact: Dict[str, Tensor]) -> Result:
+    result = Result(case, way.name)
+    need, free = way.memory, available_memory()
+    if need > 0.95 * free:
+        result.skipped = f"needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        return result
+    leaves = [x["a_s"], x["b_s"]]
+    parts = [float("inf"), float("inf")]
+
+    def both() -> None:
+        start = time.perf_counter()
+        loss = way.loss(*x.values())
+        middle = time.perf_counter()
+        grads = torch.autograd.grad(loss, leaves)
+        end = time.perf_counter()
+        if end - start < parts[0]:
+            parts[:] = end - start, end - middle
+        both.grads = grads
+
+    def forward() -> None:
+        with torch.no_grad():
+            way.loss(*x.values())
+
+    result.both = _best(both, way.compiles)
+    result.error = gradient_error(case, dict(zip(("a_s", "b_s"), both.grads)), exact)
+    result.backward = parts[1]
+    del both.grads
+    gc.collect()
+    with Peak() as peak:
+        both()
+    result.memory = peak.bytes
+    del both.grads
+    result.forward = _best(forward, way.compiles)
+    return result
+
+
+def machine() -> str:
+    name = "unknown processor"
+    try:
+        with open("/proc/cpuinfo") as file:
+            name = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{name}, {os.cpu_count()} CPUs; torch {torch.__version__}, {torch.get_num_threads()} threads"
