@@ -9,8 +9,8 @@
  *     grad_columns   C = db [columns][dim]    A = dz, logit tiles    B = a, rows as they are K = rows
  *
  * The strides ars, aks of A are compile-time constants (nothing is transposed or repacked between the products), B is
- * always contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of FMAs in f32:
- * relative error about sqrt(K) 2^-24 of the sum of absolute terms.
+ * always contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in
+ * f32, longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
  */
 enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in a tile's columns */ };
 
@@ -31,10 +31,17 @@ static inline __attribute__((always_inline)) void micro_kernel(int K, const floa
     }
 }
 
-static inline __attribute__((always_inline)) void load_c(vf c[MR][NV], const float *C, int64_t ldc)
+static inline __attribute__((always_inline)) void clear_c(vf c[MR][NV])
 {
     UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = C ? vload(C + i * ldc + v * VL) : vset(0.0f);
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset(0.0f);
+}
+
+/* A sum over many tiles is a sum of tiles' sums: had the chain of FMAs started from C, each would round to C's size. */
+static inline __attribute__((always_inline)) void add_c(vf c[MR][NV], float *C, int64_t ldc)
+{
+    UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, vload(C + i * ldc + v * VL) + c[i][v]);
 }
 
 static inline __attribute__((always_inline)) void store_c(vf c[MR][NV], float *C, int64_t ldc)
@@ -47,9 +54,12 @@ static void logits(int n, int k, const float *columns, const float *rows, int ad
 {
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
-        load_c(c, add ? y + j * NR : NULL, NR);
+        clear_c(c);
         micro_kernel(k, columns + j * SKL_LDK, SKL_LDK, 1, rows, c);
-        store_c(c, y + j * NR, NR);
+        if (add)
+            add_c(c, y + j * NR, NR);
+        else
+            store_c(c, y + j * NR, NR);
     }
 }
 
@@ -75,10 +85,10 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
     for (int i = 0; i < d && runs; i += MR) {
         vf c[MR][NV];
         prefetch_piece(soon, (int64_t)n * NR, i / MR, (d + MR - 1) / MR);
-        load_c(c, da + i * NR, NR);
+        clear_c(c);
         for (int r = 0; r < runs; r++)
             micro_kernel(length[r], columns + from[r] * SKL_LDK + i, 1, SKL_LDK, dz + from[r] * NR, c);
-        store_c(c, da + i * NR, NR);
+        add_c(c, da + i * NR, NR);
     }
 }
 
@@ -90,12 +100,12 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
         int strip = j / MR, whole = d == NR && j + MR <= n;
         vf c[MR][NV];
         prefetch_piece(soon, soon_n, strip, (n + MR - 1) / MR);
-        load_c(c, whole ? db + j * stride : NULL, stride);
+        clear_c(c);
         for (int panel = 0; panel < panels; panel++)
             if (live[panel * SKL_STRIPS_MAX + strip])
                 micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
         if (whole) {
-            store_c(c, db + j * stride, stride);
+            add_c(c, db + j * stride, stride);
         } else {
             float edge[MR * NR];
             store_c(c, edge, NR);
