@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 
-.PHONY: all demo test bench install format clean help
+.PHONY: all demo test test-python python bench install format clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
@@ -22,6 +22,16 @@ demo: all
 test: all
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error
 	@BUILD=$(abspath $(BUILD)) tests/run_all.sh
+
+# The Python package, editable, with torch and what its tests need.
+VENV ?= .venv
+python:
+	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.10'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[test]'
+
+test-python: python
+	@$(VENV)/bin/python -m pytest
 
 bench: all
 	@$(BUILD)/bin/streamkl bench --verbose $(ARGS)
@@ -40,6 +50,8 @@ help:
 	@echo "make demo      build, then show the main job on built-in data"
 	@echo "make test      build, then run every test"
 	@echo "make bench     build, then measure speed, memory and error (ARGS=\"--help\" shows what can be asked)"
+	@echo "make python    build the Python package with torch into $(VENV)/"
+	@echo "make test-python   run the Python tests there"
 	@echo "make install   install under PREFIX ($(PREFIX))"
 	@echo "make format    clang-format every tracked C file"
 	@echo "make clean     remove $(BUILD)/"

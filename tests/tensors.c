@@ -151,9 +151,10 @@ int test_take(struct test_tensor *t, double *values)
 
 struct skl_tensor test_slice(struct skl_tensor t, int64_t first, int64_t n)
 {
+    if (!t.data)
+        return t;
     int d = t.ndim == 1 ? 0 : t.ndim - 2;
-    if (t.data)
-        t.data = (char *)t.data + first * t.stride[d] * (int64_t)test_element_size(t.dtype);
+    t.data = (char *)t.data + first * t.stride[d] * (int64_t)test_element_size(t.dtype);
     t.shape[d] = n;
     return t;
 }

@@ -30,7 +30,7 @@ HEAD = Struct("@N4i")  # struct_size, use, divergence, reduction, causal
 #                        s, t: sides
 NUMBERS = Struct("@2d3q")  # beta, temperature, window_left, window_right, columns
 #                        begin, end, weight: tensors
-TAIL = Struct("@2iNPP")  # threads, isa, workspace_limit, progress, progress_data
+TAIL = Struct("@2iNPPd")  # threads, isa, workspace_limit, progress, progress_data, skip_below
 SIDE_SIZE = 3 * TENSOR.size + SCALES.size
 PROBLEM_SIZE = HEAD.size + 2 * SIDE_SIZE + NUMBERS.size + 3 * TENSOR.size + TAIL.size
 

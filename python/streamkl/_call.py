@@ -47,6 +47,8 @@ def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
     while not caught:
         try:
             yield 0
+        except GeneratorExit:
+            return
         except BaseException as error:
             caught.append(error)
     while True:
@@ -66,7 +68,7 @@ def _problem(views: Sequence[View], o: Options, threads: int, progress: Optional
             *(a_t, b_t, bias_t, _c.SCALES.pack(o.scale_t, o.softcap_t)),
             _c.NUMBERS.pack(o.beta, o.temperature, o.window_left, o.window_right, o.columns),
             *(begin, end, weight),
-            _c.TAIL.pack(threads, 0, 0, progress or 0, 0),
+            _c.TAIL.pack(threads, 0, 0, progress or 0, 0, 0.0),
         )
     )
 

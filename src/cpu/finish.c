@@ -7,19 +7,38 @@
 #define LOG2E 1.4426950408889634
 #define LN2 0.6931471805599453
 
-static struct skl_row_state merged_row(const struct skl_run *run, const struct skl_lane *lane, int panel, int i)
+/* A panel's rows over all chunks. m of a side is the largest of the chunks', whose sums are rescaled to it. */
+struct merged {
+    struct skl_row_state row[SKL_NR_MAX];
+};
+
+static void merge_side(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, struct merged *out)
 {
-    struct skl_row_state row = skl_empty_row;
-    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
-        const struct skl_panel_state *s = &lane->states[chunk * run->plan.panels + panel];
-        struct skl_row_state part;
-        for (int side = 0; side < 2; side++) {
-            double unit = run->work->jsd ? 1 : LN2; /* acc of JSD is a sum of natural logarithms already */
-            part.side[side] = (struct skl_side_state){LN2 * (double)s->m[side][i], s->l[side][i], unit * s->acc[side][i]};
+    const struct skl_kernels *k = run->work->kernels;
+    const struct skl_panel_state *s = &lane->states[panel];
+    float m[SKL_NR_MAX], x[SKL_NR_MAX], factor[SKL_NR_MAX];
+    double l[SKL_NR_MAX] = {0}, acc[SKL_NR_MAX] = {0}, unit = run->work->jsd ? 1 : LN2; /* JSD's acc has natural logarithms */
+    for (int i = 0; i < k->nr; i++) m[i] = -INFINITY;
+    for (int64_t c = 0; c < run->plan.chunks; c++)
+        for (int i = 0; i < k->nr; i++) m[i] = fmaxf(m[i], s[c * run->plan.panels].m[side][i]);
+    for (int64_t c = 0; c < run->plan.chunks; c++, s += run->plan.panels) {
+        for (int i = 0; i < k->nr; i++) x[i] = m[i] > -INFINITY ? s->m[side][i] - m[i] : 0;
+        k->exp2(x, factor);
+        for (int i = 0; i < k->nr; i++) {
+            l[i] += s->l[side][i] * (double)factor[i];
+            acc[i] += isinf(s->acc[side][i]) ? s->acc[side][i] : s->acc[side][i] * (double)factor[i];
         }
-        skl_merge_row(&row, &part);
     }
-    return row;
+    for (int i = 0; i < k->nr; i++)
+        out->row[i].side[side] = (struct skl_side_state){LN2 * (double)m[i], l[i], unit * acc[i]};
+}
+
+static struct merged merged_panel(const struct skl_run *run, const struct skl_lane *lane, int panel)
+{
+    struct merged m;
+    merge_side(run, lane, panel, 0, &m);
+    merge_side(run, lane, panel, 1, &m);
+    return m;
 }
 
 /* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
@@ -60,9 +79,9 @@ static void put_rows(const struct skl_run *run, struct skl_lane *lane, int panel
 
 void skl_finish_panel(const struct skl_run *run, struct skl_lane *lane, int panel)
 {
+    struct merged m = merged_panel(run, lane, panel);
     for (int i = 0; i < run->work->kernels->nr; i++) {
-        struct skl_row_state s = merged_row(run, lane, panel, i);
-        struct skl_row_result r = skl_finish_row(run->work, &s);
+        struct skl_row_result r = skl_finish_row(run->work, &m.row[i]);
         set_row(run, lane, panel, i, &r);
     }
     if (!run->work->jsd)
@@ -73,11 +92,11 @@ void skl_finish_panel(const struct skl_run *run, struct skl_lane *lane, int pane
 void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int panel)
 {
     const struct skl_work *w = run->work;
+    struct merged m = merged_panel(run, lane, panel);
     for (int i = 0; i < w->kernels->nr; i++) {
-        struct skl_row_state s = merged_row(run, lane, panel, i);
         struct skl_row_result r = lane->result[panel * w->kernels->nr + i];
         for (int side = 0; side < 2; side++)
-            r.kl[side] = isnan(r.lse[0] + r.lse[1]) ? NAN : s.side[side].acc;
+            r.kl[side] = isnan(r.lse[0] + r.lse[1]) ? NAN : m.row[i].side[side].acc;
         r.loss = w->side[0].beta * r.kl[0] + w->side[1].beta * r.kl[1];
         set_row(run, lane, panel, i, &r);
     }
@@ -106,8 +125,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel)
 void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int panel)
 {
     int nr = run->work->kernels->nr;
-    for (int i = 0; i < nr && panel * nr + i < lane->n; i++) {
-        struct skl_row_state s = merged_row(run, lane, panel, i);
-        run->partial[lane->row[panel * nr + i]] = skl_public_state(run->work, &s);
-    }
+    struct merged m = merged_panel(run, lane, panel);
+    for (int i = 0; i < nr && panel * nr + i < lane->n; i++)
+        run->partial[lane->row[panel * nr + i]] = skl_public_state(run->work, &m.row[i]);
 }

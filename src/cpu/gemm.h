@@ -50,10 +50,19 @@ static inline __attribute__((always_inline)) void store_c(vf c[MR][NV], float *C
         UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, c[i][v]);
 }
 
-static void logits(int n, int k, const float *columns, const float *rows, int add, float *y)
+static inline void prefetch_piece(const struct skl_soon *soon, int strip, int strips)
+{
+    if (!soon->at)
+        return;
+    for (int64_t r = (int64_t)soon->rows * strip / strips; r < (int64_t)soon->rows * (strip + 1) / strips; r++)
+        for (int i = 0; i < soon->bytes; i += 64) __builtin_prefetch(soon->at + r * soon->stride + i, 0, 2);
+}
+
+static void logits(int n, int k, const float *columns, const float *rows, struct skl_soon soon, int add, float *y)
 {
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
+        prefetch_piece(&soon, j / MR, (n + MR - 1) / MR);
         clear_c(c);
         micro_kernel(k, columns + j * SKL_LDK, SKL_LDK, 1, rows, c);
         if (add)
@@ -63,15 +72,9 @@ static void logits(int n, int k, const float *columns, const float *rows, int ad
     }
 }
 
-/* 'soon' is memory that will be needed next: it is asked for piece by piece, between strips. */
-static inline void prefetch_piece(const float *soon, int64_t n, int strip, int strips)
-{
-    for (int64_t i = n * strip / strips; soon && i < n * (strip + 1) / strips; i += 16) __builtin_prefetch(soon + i, 0, 2);
-}
-
 /* Only strips of MR columns that are live take part; runs of them are summed in one go. n is a multiple of MR. */
-static void grad_rows(int n, int d, const unsigned char *live, const float *columns, const float *dz, const float *soon,
-                      float *da)
+static void grad_rows(int n, int d, const unsigned char *live, const float *columns, const float *dz,
+                      struct skl_soon soon, float *da)
 {
     int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
     for (int j = 0; j < n; j += MR) {
@@ -84,7 +87,7 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
     }
     for (int i = 0; i < d && runs; i += MR) {
         vf c[MR][NV];
-        prefetch_piece(soon, (int64_t)n * NR, i / MR, (d + MR - 1) / MR);
+        prefetch_piece(&soon, i / MR, (d + MR - 1) / MR);
         clear_c(c);
         for (int r = 0; r < runs; r++)
             micro_kernel(length[r], columns + from[r] * SKL_LDK + i, 1, SKL_LDK, dz + from[r] * NR, c);
@@ -94,12 +97,12 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
 
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
 static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
-                         const float *soon, int64_t soon_n, int d, float *db, int64_t stride)
+                         struct skl_soon soon, int d, float *db, int64_t stride)
 {
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, whole = d == NR && j + MR <= n;
         vf c[MR][NV];
-        prefetch_piece(soon, soon_n, strip, (n + MR - 1) / MR);
+        prefetch_piece(&soon, strip, (n + MR - 1) / MR);
         clear_c(c);
         for (int panel = 0; panel < panels; panel++)
             if (live[panel * SKL_STRIPS_MAX + strip])

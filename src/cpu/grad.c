@@ -106,10 +106,14 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
     int64_t dim = run->work->side[side].dim, left = run->work->columns - tile * SKL_BK, stride;
     int n = left < SKL_BK ? (int)left : SKL_BK, panels = (lane->n + k->nr - 1) / k->nr;
     float *db = sum_of_columns(run->work, lane, side, tile * SKL_BK, &stride);
-    int64_t piece = (int64_t)panels * SKL_BK * k->nr * k->nr / dim / 16 * 16; /* of the next tile, for each step in d */
-    for (int64_t d = 0; d < dim; d += k->nr) {
-        const float *rows = lane->raw[side] + d * run->plan.block, *soon = next ? next + d / k->nr * piece : NULL;
-        k->grad_columns(n, panels, live, dz, rows, soon, piece, dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
+    int steps = (int)((dim + k->nr - 1) / k->nr), lines = panels * SKL_BK * k->nr / 16;
+    for (int i = 0; i < steps; i++) {
+        int64_t d = (int64_t)i * k->nr, first = (int64_t)lines * i / steps;
+        struct skl_soon soon = {(const char *)next + 64 * first, 64, (int)((int64_t)lines * (i + 1) / steps - first), 64};
+        if (!next)
+            soon.at = NULL;
+        k->grad_columns(n, panels, live, dz, lane->raw[side] + d * run->plan.block, soon,
+                        dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
 }
 
@@ -165,8 +169,9 @@ static void drop_nonfinite(const struct skl_run *run, const struct skl_lane *lan
         }
 }
 
-/* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d)
+/* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last', for rows i of some panels. */
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d,
+                   int first_panel, int last_panel)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->work->kernels;
@@ -178,12 +183,13 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         skl_pack_tile(run->work, lane, side, tile, d0, d, w->scratch.columns[0]);
         if (skl_ranged(run->work))
             drop_nonfinite(run, lane, tile, d, w->scratch.columns[0]);
-        for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
+        for (int panel = first_panel, j0, j1; panel < last_panel && panel * k->nr < lane->n; panel++) {
             const float *dz = lane->y[side] + (at + panel) * panel_size;
+            struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64};
             skl_tile_range(run, lane, panel, tile, &j0, &j1);
             int strips = (j1 - j0 + k->mr - 1) / k->mr;
             k->grad_rows(strips * k->mr, d, lane->live[side] + (at + panel) * SKL_STRIPS_MAX + j0 / k->mr,
-                         w->scratch.columns[0] + j0 * SKL_LDK, dz + j0 * k->nr, dz + panel_size,
+                         w->scratch.columns[0] + j0 * SKL_LDK, dz + j0 * k->nr, soon,
                          lane->da[side] + (panel * dim + d0) * k->nr);
         }
     }

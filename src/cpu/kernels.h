@@ -48,6 +48,13 @@ enum skl_keep {
     SKL_KEEP_EXP_P     /* e_P, y_P - y_Q: all that the gradient of P needs */
 };
 
+/* Memory that will be wanted next: a product asks for it row by row between its strips. */
+struct skl_soon {
+    const char *at; /* NULL: nothing */
+    int64_t stride; /* bytes from row to row */
+    int rows, bytes;
+};
+
 struct skl_kernels {
     enum skl_isa isa;
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
@@ -59,11 +66,12 @@ struct skl_kernels {
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y);  /* y = (dtype) x */
 
     /* The products; n columns, k or d entries of dim. */
-    void (*logits)(int n, int k, const float *columns, const float *rows, int add, float *y);    /* y (+)= b a^T */
-    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, const float *dz, const float *soon,
-                      float *da);                                                                /* da^T += b^T dz */
+    void (*logits)(int n, int k, const float *columns, const float *rows, struct skl_soon soon, int add,
+                   float *y);                                                                    /* y (+)= b a^T */
+    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, const float *dz,
+                      struct skl_soon soon, float *da);                                          /* da^T += b^T dz */
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
-                         const float *soon, int64_t soon_n, int d, float *db, int64_t stride);   /* db += dz^T a */
+                         struct skl_soon soon, int d, float *db, int64_t stride);                /* db += dz^T a */
 
     /* Shaping logits. */
     void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */

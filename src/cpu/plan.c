@@ -13,7 +13,6 @@ enum {
     TASKS_LEAST = 16,     /* small problems are cut into fewer rows until there are so many tasks */
     LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
     TASKS = 64,           /* lanes x chunks aimed at */
-    CHUNK_MIN_TILES = 3,  /* a row's states of 500 columns merge in 0.5 % of the time of computing them */
     THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
     SLAB_TILES = 32       /* when recomputing: 6144 columns of logits at a time */
 };
@@ -90,7 +89,7 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     struct skl_lane lane;
     struct skl_scratch scratch;
     plan->panels = plan->block / w->kernels->nr;
-    plan->chunks = least(most(plan->tiles / CHUNK_MIN_TILES, 1), most(TASKS / plan->lanes, 1));
+    plan->chunks = least(most(plan->tiles, 1), most(TASKS / plan->lanes, 1));
     plan->chunk_tiles = most((plan->tiles + plan->chunks - 1) / plan->chunks, 1);
     plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
@@ -164,13 +163,12 @@ static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
     if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
     } else {
-        int64_t chunks = most(plan->tiles / CHUNK_MIN_TILES, 1);
-        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) * chunks < TASKS_LEAST)
+        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) * most(plan->tiles, 1) < TASKS_LEAST)
             plan->block = (int)round_up(plan->block / 2, nr);
         groups = count_blocks(w, plan->block);
     }
     /* Kept logits should stay in the cache: no more lanes than give every thread something to do. */
-    int64_t lanes = plan->kept_tiles ? most(TASKS_LEAST / 2 * CHUNK_MIN_TILES / most(plan->tiles, 1), 1) : LANES;
+    int64_t lanes = plan->kept_tiles ? most(TASKS_LEAST / most(plan->tiles, 1), 1) : LANES;
     plan->lanes = (int)most(least(groups, least(lanes, LANES)), 1);
 }
 

@@ -10,7 +10,7 @@
  *         (JSD: a second sweep and finish)
  *         by slabs of kept tiles:
  *             columns   dz, db                                              lane x run of tiles
- *             rows      da                                                  lane x side x run of entries
+ *             rows      da                                                  lane x side x run of entries x half of the panels
  *         write     da                                                      lane x panel
  */
 #include "run.h"
@@ -141,14 +141,16 @@ static int64_t runs_of_entries(const struct skl_work *w, int side)
     return w->side[side].grad_a.data ? (w->side[side].dim + run - 1) / run : 0;
 }
 
+/* A task has a run of entries of one half of the panels: two tasks at least, also where dim is short. */
 static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
 {
     const struct skl_work *work = w->run->work;
-    int64_t runs = runs_of_entries(work, 0);
-    int side = part >= runs, run = run_of_entries(work, side);
-    int64_t d0 = (side ? part - runs : part) * run, left = work->side[side].dim - d0;
+    int64_t runs = runs_of_entries(work, 0), at = part / 2;
+    int side = at >= runs, run = run_of_entries(work, side), half = (w->run->plan.panels + 1) / 2;
+    int64_t d0 = (side ? at - runs : at) * run, left = work->side[side].dim - d0;
     if (lane->n)
-        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run);
+        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run, part % 2 ? half : 0,
+                      part % 2 ? w->run->plan.panels : half);
 }
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
@@ -163,7 +165,7 @@ static void do_grads(struct skl_worker *w)
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
         do_phase(w, (slab_end(w) - w->slab + w->run_of_tiles - 1) / w->run_of_tiles, task_columns);
         if (entries)
-            do_phase(w, entries, task_rows);
+            do_phase(w, 2 * entries, task_rows);
     }
     if (entries)
         do_phase(w, plan->panels, task_write);

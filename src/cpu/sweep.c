@@ -22,20 +22,23 @@ void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int si
     w->kernels->pack_columns(tile_columns(w, tile), k, b + d0 * skl_size_of(s->b.dtype), s->b.dtype, s->b.stride[2], columns);
 }
 
-/* Asks for part of a column tile that will be packed next, while the panels work on the present one: its rows are short
- * and far apart, which the hardware does not foresee. */
-static void prefetch_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int part,
-                          int parts)
+/* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share is
+ * asked for. Its rows are short and far apart, which the hardware does not foresee. */
+static struct skl_soon next_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
+                                    int part, int parts)
 {
     const struct skl_work_side *s = &w->side[side];
+    struct skl_soon soon = {NULL, 0, 0, 0};
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
-    if (tile * SKL_BK >= w->columns)
-        return;
-    int n = tile_columns(w, tile), bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
+    if (tile * SKL_BK >= lane->last_column)
+        return soon;
+    int n = tile_columns(w, tile), first = n * part / parts;
     int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
-    const char *b = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK) + d0 * size;
-    for (int j = n * part / parts; j < n * (part + 1) / parts; j++)
-        for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + j * s->b.stride[2] * size + i, 0, 2);
+    soon.at = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK + first) + d0 * size;
+    soon.stride = s->b.stride[2] * size;
+    soon.rows = n * (part + 1) / parts - first;
+    soon.bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
+    return soon;
 }
 
 /* y starts as the bias of its column, the same for every row. */
@@ -53,7 +56,7 @@ static void start_from_bias(const struct skl_work *w, int side, int64_t tile, in
 }
 
 static void score_panel(const struct skl_run *run, const struct skl_lane *lane, int side, int panel, int64_t tile,
-                        int64_t d0, int k, const float *columns, float *y)
+                        int64_t d0, int k, const float *columns, struct skl_soon soon, float *y)
 {
     const struct skl_work *w = run->work;
     const struct skl_work_side *s = &w->side[side];
@@ -64,7 +67,7 @@ static void score_panel(const struct skl_run *run, const struct skl_lane *lane, 
         add = 1;
     }
     const float *rows = lane->rows[side] + ((int64_t)panel * s->dim + d0) * nr;
-    w->kernels->logits(j1 - j0, k, columns + j0 * SKL_LDK, rows, add, y + j0 * nr);
+    w->kernels->logits(j1 - j0, k, columns + j0 * SKL_LDK, rows, soon, add, y + j0 * nr);
 }
 
 /* Softcap, then -inf for what single rows of the panel do not see. */
@@ -94,8 +97,9 @@ static void score_blocks(const struct skl_worker *w, const struct skl_lane *lane
             int more = left > k, panels = (lane->n + work->kernels->nr - 1) / work->kernels->nr;
             skl_pack_tile(work, lane, side, tile, d0, k, w->scratch.columns[0]);
             for (int panel = 0; panel < panels; panel++) {
-                prefetch_tile(work, lane, more ? side : !side, more || !side ? tile : tile + 1, more ? d0 + k : 0, panel, panels);
-                score_panel(w->run, lane, side, panel, tile, d0, k, w->scratch.columns[0], y[side] + panel * panel_stride);
+                struct skl_soon soon = next_columns(work, lane, more ? side : !side, more || !side ? tile : tile + 1,
+                                                    more ? d0 + k : 0, panel, panels);
+                score_panel(w->run, lane, side, panel, tile, d0, k, w->scratch.columns[0], soon, y[side] + panel * panel_stride);
             }
         }
 }
@@ -107,10 +111,13 @@ static void pack_whole(const struct skl_worker *w, const struct skl_lane *lane, 
         skl_pack_tile(work, lane, side, tile, 0, (int)work->side[side].dim, w->scratch.columns[side]);
 }
 
-static void score_whole(const struct skl_worker *w, const struct skl_lane *lane, int panel, int64_t tile, float *const y[2])
+static void score_whole(const struct skl_worker *w, const struct skl_lane *lane, int panel, int panels, int64_t tile,
+                        float *const y[2])
 {
+    const struct skl_work *work = w->run->work;
     for (int side = 0; side < 2; side++)
-        score_panel(w->run, lane, side, panel, tile, 0, (int)w->run->work->side[side].dim, w->scratch.columns[side], y[side]);
+        score_panel(w->run, lane, side, panel, tile, 0, (int)work->side[side].dim, w->scratch.columns[side],
+                    next_columns(work, lane, side, tile + 1, 0, panel, panels), y[side]);
 }
 
 /* Calls 'use' with each panel's finished logits, while they are still in the cache when dim allows. */
@@ -132,11 +139,8 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
         skl_tile_range(run, lane, panel, tile, &j0, &j1);
         if (j0 >= j1)
             continue;
-        if (run->plan.whole) {
-            prefetch_tile(run->work, lane, 0, tile + 1, 0, panel, panels);
-            prefetch_tile(run->work, lane, 1, tile + 1, 0, panel, panels);
-            score_whole(w, lane, panel, tile, mine);
-        }
+        if (run->plan.whole)
+            score_whole(w, lane, panel, panels, tile, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         shape_panel(run, lane, panel, tile, j1 - j0, from_j0);
         if (use)

@@ -8,7 +8,7 @@ from typing import List
 
 from .measure import Result
 
-COLUMNS = ("", "forward ms", "fwd+bwd ms", "of it bwd", "streamkl is", "peak extra", "gradient error")
+COLUMNS = ("", "forward ms", "fwd+bwd ms", "of it bwd", "/ streamkl", "peak extra", "gradient error")
 
 
 class Progress:
@@ -54,11 +54,11 @@ def table(results: List[Result]) -> str:
         if r.skipped:
             rows.append((f"  {r.way}", f"skipped: {r.skipped}"))
             continue
-        times = f"{ratio(r, results):.1f} x faster" if r.way != "streamkl" and ratio(r, results) else ""
+        times = f"{ratio(r, results):.2f} x" if ratio(r, results) else ""
         error = "" if r.error is None else f"{r.error:.1e}"
         rows.append((f"  {r.way}", _ms(r.forward), _ms(r.both), _ms(r.backward), times, _mib(r.memory), error))
     widths = [max(len(row[i]) for row in rows if len(row) == len(COLUMNS)) for i in range(len(COLUMNS))]
-    widths[0] = max([widths[0] if False else 0] + [len(row[0]) for row in rows if row[0].startswith("  ")] + [20])
+    widths[0] = max(len(row[0]) for row in rows if row[0].startswith("  "))  # the names of cases may run over
     for row in rows:
         cells = [cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
         lines.append("  ".join(cells if len(row) == len(COLUMNS) else (cells[0], row[1])).rstrip())
