@@ -169,9 +169,8 @@ static void drop_nonfinite(const struct skl_run *run, const struct skl_lane *lan
         }
 }
 
-/* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last', for rows i of some panels. */
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d,
-                   int first_panel, int last_panel)
+/* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->work->kernels;
@@ -183,7 +182,7 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         skl_pack_tile(run->work, lane, side, tile, d0, d, w->scratch.columns[0]);
         if (skl_ranged(run->work))
             drop_nonfinite(run, lane, tile, d, w->scratch.columns[0]);
-        for (int panel = first_panel, j0, j1; panel < last_panel && panel * k->nr < lane->n; panel++) {
+        for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
             const float *dz = lane->y[side] + (at + panel) * panel_size;
             struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64};
             skl_tile_range(run, lane, panel, tile, &j0, &j1);

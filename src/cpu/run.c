@@ -10,7 +10,7 @@
  *         (JSD: a second sweep and finish)
  *         by slabs of kept tiles:
  *             columns   dz, db                                              lane x run of tiles
- *             rows      da                                                  lane x side x run of entries x half of the panels
+ *             rows      da                                                  lane x side x run of entries
  *         write     da                                                      lane x panel
  */
 #include "run.h"
@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-enum { CLEAR_PARTS = 64, DA_ENTRIES = 64, SLAB_TASKS = 8 };
+enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
 
 /* One task of the phase under way. */
 typedef void phase_task(struct skl_worker *w, struct skl_lane *lane, int64_t part);
@@ -128,10 +128,11 @@ static void task_columns(struct skl_worker *w, struct skl_lane *lane, int64_t pa
         skl_grad_columns(w, lane, w->slab, first, last < slab_end(w) ? last : slab_end(w));
 }
 
-/* Entries of da come in equal runs of about DA_ENTRIES, at whole strips of the micro-kernel. */
+/* Entries of da come in equal runs, two at least and of up to DA_ENTRIES, at whole strips of the micro-kernel. */
 static int run_of_entries(const struct skl_work *w, int side)
 {
     int64_t dim = w->side[side].dim, runs = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = w->kernels->mr;
+    runs = runs < 2 ? 2 : runs;
     return (int)(((dim + runs - 1) / runs + mr - 1) / mr * mr);
 }
 
@@ -141,16 +142,14 @@ static int64_t runs_of_entries(const struct skl_work *w, int side)
     return w->side[side].grad_a.data ? (w->side[side].dim + run - 1) / run : 0;
 }
 
-/* A task has a run of entries of one half of the panels: two tasks at least, also where dim is short. */
 static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
 {
     const struct skl_work *work = w->run->work;
-    int64_t runs = runs_of_entries(work, 0), at = part / 2;
-    int side = at >= runs, run = run_of_entries(work, side), half = (w->run->plan.panels + 1) / 2;
-    int64_t d0 = (side ? at - runs : at) * run, left = work->side[side].dim - d0;
+    int64_t runs = runs_of_entries(work, 0);
+    int side = part >= runs, run = run_of_entries(work, side);
+    int64_t d0 = (side ? part - runs : part) * run, left = work->side[side].dim - d0;
     if (lane->n)
-        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run, part % 2 ? half : 0,
-                      part % 2 ? w->run->plan.panels : half);
+        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run);
 }
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
@@ -165,7 +164,7 @@ static void do_grads(struct skl_worker *w)
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
         do_phase(w, (slab_end(w) - w->slab + w->run_of_tiles - 1) / w->run_of_tiles, task_columns);
         if (entries)
-            do_phase(w, 2 * entries, task_rows);
+            do_phase(w, entries, task_rows);
     }
     if (entries)
         do_phase(w, plan->panels, task_write);

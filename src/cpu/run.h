@@ -62,8 +62,7 @@ void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int pan
 
 /* grad.c: dz and its two products. */
 void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last);
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d,
-                   int first_panel, int last_panel);
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d);
 
 /* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, and tanh. */
+#include "../src/cpu/kernels.h"
+#include "test.h"
+
+/* Largest error of y against the doubles f(x), in units of the last place of f(x). */
+static double worst_ulp(const float *x, const float *y, int n, double (*f)(double))
+{
+    double worst = 0;
+    for (int i = 0; i < n; i++) {
+        double want = f((double)x[i]), ulp = ldexp(1, ilogb(want == 0 ? 1e-30 : want) - 23);
+        double err = fabs((double)y[i] - want) / ulp;
+        if (!(err <= worst))
+            worst = err;
+    }
+    return worst;
+}
+
+/* Every step-th float between two of the same sign, a panel at a time. */
+static double sweep_exp2(const struct skl_kernels *k, float from, float to, uint32_t step)
+{
+    uint32_t at, end;
+    double worst = 0;
+    memcpy(&at, &from, 4), memcpy(&end, &to, 4);
+    while (at <= end) {
+        float x[SKL_NR_MAX], y[SKL_NR_MAX];
+        for (int i = 0; i < k->nr; i++, at += at <= end ? step : 0) memcpy(&x[i], at <= end ? &at : &end, 4);
+        k->exp2(x, y);
+        double err = worst_ulp(x, y, k->nr, exp2);
+        if (!(err <= worst))
+            worst = err;
+    }
+    return worst;
+}
+
+static double sweep_tanh(const struct skl_kernels *k)
+{
+    double worst = 0;
+    for (int i = -4000; i < 4000; i++) {
+        float x[SKL_NR_MAX], y[SKL_NR_MAX];
+        for (int j = 0; j < k->nr; j++) x[j] = y[j] = (float)((i + j / 64.0) * (i % 2 ? 1e-2 : 1e-4));
+        k->softcap(1, y, 1);
+        double err = worst_ulp(x, y, k->nr, tanh);
+        if (!(err <= worst))
+            worst = err;
+    }
+    return worst;
+}
+
+static void check_edges(const struct skl_kernels *k)
+{
+    float x[SKL_NR_MAX] = {0, -INFINITY, NAN, -200, -126.5f, -1e30f}, y[SKL_NR_MAX];
+    k->exp2(x, y);
+    CHECK(y[0] == 1, "2^0 = %g", (double)y[0]);
+    CHECK(isnan(y[2]), "2^NaN = %g", (double)y[2]);
+    CHECK(y[1] == 0 && y[3] == 0 && y[4] == 0 && y[5] == 0, "2^x is not 0 far below");
+    float t[SKL_NR_MAX] = {0, 100, -100, NAN, 1e-30f};
+    k->softcap(1, t, 1);
+    CHECK(t[0] == 0 && t[1] == 1 && t[2] == -1 && isnan(t[3]) && t[4] == 1e-30f, "tanh at its edges");
+}
+
+int main(void)
+{
+    test_begin("test_vmath");
+    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++) {
+        const struct skl_kernels *k = skl_kernels_for((enum skl_isa)isa);
+        if (!k)
+            continue;
+        test_context("%s", skl_isa_name((enum skl_isa)isa));
+        double e = sweep_exp2(k, -0x1p-30f, -126, test_quick() ? 9973 : 101), t = sweep_tanh(k);
+        CHECK(e <= 1.5, "2^x is off by %.2f ulp", e);
+        CHECK(t <= 4, "tanh x is off by %.2f ulp", t);
+        printf("%s: 2^x within %.2f ulp, tanh x within %.2f ulp\n", skl_isa_name((enum skl_isa)isa), e, t);
+        check_edges(k);
+    }
+    return test_end();
+}
