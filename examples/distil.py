@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distil a small transformer from a larger one, with attention KL and vocabulary KL, twice: once with streamkl, once with
-both distributions materialised. Same seeds, same batches: the loss curves must lie on each other; time and memory do not.
+"""Distil a small transformer from a larger one, with attention KL and vocabulary KL, twice: once with streamkl, once
+with both distributions materialised. Same seeds, same batches: the loss curves must lie on each other; time and memory
+do not.
 
     python examples/distil.py            # under three minutes on two cores; writes examples/out/distil.png
 """
+
 import argparse
 import pathlib
 import time
@@ -72,7 +74,9 @@ def picture(path, runs):
     import matplotlib.pyplot as plt
 
     figure, (curve, spent, memory) = plt.subplots(1, 3, figsize=(13, 4), width_ratios=(2, 1, 1))
-    for (name, (losses, _, _)), style in zip(runs.items(), (dict(linewidth=5, alpha=0.4), dict(color="black", linewidth=1))):
+    for (name, (losses, _, _)), style in zip(
+        runs.items(), (dict(linewidth=5, alpha=0.4), dict(color="black", linewidth=1))
+    ):
         curve.plot(losses, label=name, **style)
     curve.set(xlabel="step", ylabel="vocabulary KL + attention KL", title="the same loss curve")
     curve.legend()
@@ -88,7 +92,9 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--teacher-steps", type=int, default=40)
     p.add_argument("--steps", type=int, default=30, help="of distillation, for each of the two runs")
-    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture")
+    p.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture"
+    )
     args = p.parse_args()
 
     tokens, _ = corpus(VOCABULARY)
@@ -99,7 +105,8 @@ def main():
 
     apart = max(abs(a - b) / b for a, b in zip(*(run[0] for run in runs.values())))
     for name, (losses, seconds, memory) in runs.items():
-        print(f"{name:>12}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {1e3 * seconds / args.steps:.0f} ms and {memory / 2**20:.0f} MiB a step")
+        cost = f"{1e3 * seconds / args.steps:.0f} ms and {memory / 2**20:.0f} MiB a step"
+        print(f"{name:>12}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {cost}")
     print(f"largest relative distance of the curves: {apart:.1e}")
     args.out.mkdir(parents=True, exist_ok=True)
     picture(args.out / "distil.png", runs)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far did int8 weights move a model? Per token (vocabulary KL) and per head (attention KL), against the original, without
-storing one distribution.
+"""How far did int8 weights move a model? Per token (vocabulary KL) and per head (attention KL), against the original,
+without storing one distribution.
 
     python examples/quantisation_drift.py    # about a minute on two cores; writes examples/out/quantisation_drift.png
 """
+
 import argparse
 import copy
 import pathlib
@@ -49,8 +50,15 @@ def picture(path, per_token, per_head, bits):
 
     figure, axes = plt.subplots(1, len(bits) + 1, figsize=(5 * (len(bits) + 1), 4))
     for b, kl in zip(bits, per_token):
-        axes[0].plot(kl.flatten().sort().values, torch.linspace(0, 1, kl.numel()), label=f"int{b}, mean {kl.mean():.1e}")
-    axes[0].set(xscale="log", xlabel="KL of the next-token distribution, nats", ylabel="share of tokens below", title="per token")
+        axes[0].plot(
+            kl.flatten().sort().values, torch.linspace(0, 1, kl.numel()), label=f"int{b}, mean {kl.mean():.1e}"
+        )
+    axes[0].set(
+        xscale="log",
+        xlabel="KL of the next-token distribution, nats",
+        ylabel="share of tokens below",
+        title="per token",
+    )
     axes[0].legend(), axes[0].grid(alpha=0.3)
     for ax, b, kl in zip(axes[1:], bits, per_head):
         image = ax.imshow(kl, cmap="viridis")
@@ -64,7 +72,9 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--steps", type=int, default=40, help="of training, before there is something to measure")
     p.add_argument("--bits", type=int, nargs="+", default=[8, 4])
-    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture")
+    p.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture"
+    )
     args = p.parse_args()
 
     tokens, names = corpus(VOCABULARY)
@@ -78,7 +88,8 @@ def main():
         at = per_token.argmax().item()
         before = "".join(names[t] for t in text.flatten()[max(0, at - 8) : at + 1])
         print(f"int{bits}: {per_token.mean():.2e} nats a token, worst {per_token.max():.2e} after {before!r}")
-        print(f"      attention: {per_head.mean():.2e} nats a query, worst is head {head} of layer {layer}, {per_head.max():.2e}")
+        worst = f"worst is head {head} of layer {layer}, {per_head.max():.2e}"
+        print(f"      attention: {per_head.mean():.2e} nats a query, {worst}")
     args.out.mkdir(parents=True, exist_ok=True)
     picture(args.out / "quantisation_drift.png", *zip(*found), args.bits)
     print(f"picture: {args.out / 'quantisation_drift.png'}")

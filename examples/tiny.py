@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both examples share: a corpus that is on every machine, and a small transformer that hands out its queries and keys."""
+"""What both examples share: a corpus that is on every machine, and a small transformer that shows queries and keys."""
+
 import collections
 import pathlib
 import re
@@ -44,7 +45,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Returns the hidden states [B, N, D] and, for each layer, queries and keys [B, H, N, D / H]. The head is .head.weight."""
+    """Gives hidden states [B, N, D] and, for each layer, queries and keys [B, H, N, D / H]. The head is head.weight."""
 
     def __init__(self, vocabulary, width, layers, heads, length):
         super().__init__()
@@ -73,5 +74,8 @@ def train(model, data, steps, what="training"):
         loss.backward()
         optimizer.step()
         if step % 10 == 9 or step == steps - 1:
-            print(f"{what}: step {step + 1}/{steps}, loss {loss.item():.3f}, {time.perf_counter() - start:.0f} s", flush=True)
+            print(
+                f"{what}: step {step + 1}/{steps}, loss {loss.item():.3f}, {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
     return model.eval().requires_grad_(False)

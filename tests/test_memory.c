@@ -147,6 +147,12 @@ static size_t asked(struct prepared *x, int call)
     return bytes;
 }
 
+/* Number of cases: all of them, or the first few. */
+static int cases(int all)
+{
+    return test_quick() ? 2 : all;
+}
+
 static struct test_case some_case(int k)
 {
     struct test_case c = k % 2 ? test_linear_case(50, 210, 20) : test_attention_case(50, 210, 20);
@@ -159,7 +165,7 @@ static struct test_case some_case(int k)
 /* What is allocated is what was said, one thread or several, and all of it comes back. */
 static void exact_size(void)
 {
-    for (int k = 0; k < 12; k++)
+    for (int k = 0; k < cases(12); k++)
         for (int call = 0; call < 4; call++)
             for (int threads = 1; threads <= 3; threads += 2) {
                 struct test_fixture f;
@@ -184,7 +190,7 @@ static void exact_size(void)
 /* Allocation after allocation fails; each time there is a status, nothing written, nothing lost, and then it works. */
 static void every_failure(void)
 {
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < cases(6); k++)
         for (int call = 0; call < 4; call++) {
             struct test_fixture f;
             struct test_case c = some_case(k);
@@ -268,7 +274,7 @@ static void flat_in_rows(void)
 /* With the least memory that is accepted, logits are recomputed: the same answer to rounding. Below it, a clear no. */
 static void least_memory(void)
 {
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < cases(12); k++) {
         struct test_fixture f;
         struct test_case c = some_case(k);
         c.cols = 900, c.rows = 130;
@@ -305,7 +311,7 @@ static int stop_at(void *data, double fraction)
 /* A cancelled call gives its memory back, whenever it is cancelled. */
 static void cancelled(void)
 {
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < cases(6); k++)
         for (int call = 0; call < 4; call++)
             for (int stop = 1; stop <= 3; stop++) {
                 struct test_fixture f;

@@ -88,7 +88,7 @@ static void run(struct test_fixture *f, enum test_way way, struct skl_state *sta
 static void same_bits(void)
 {
     static const int counts[] = {1, 2, 3, 7, 1};
-    for (int k = 0; k < (test_quick() ? 4 : 12); k++)
+    for (int k = 0; k < (test_quick() ? 3 : 12); k++)
         for (int way = 0; way < WAYS; way++) {
             struct test_fixture f;
             struct test_case c = some_case(k);
@@ -97,7 +97,7 @@ static void same_bits(void)
             size_t size = (size_t)skl_reference_rows(&f.p) * sizeof(struct skl_state);
             struct skl_state *state = calloc(1, size);
             one.state = calloc(1, size);
-            for (int n = 0; n < COUNT(counts); n++) {
+            for (int n = 0; n < COUNT(counts); n += test_quick() ? 2 : 1) {
                 f.p.threads = counts[n];
                 test_context("case %d, %s, %d threads", k, test_way_name[way], counts[n]);
                 run(&f, way, n ? state : one.state);
@@ -176,7 +176,7 @@ static int report(void *data, double fraction)
 
 static void progress(void)
 {
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < (test_quick() ? 2 : 6); k++)
         for (int threads = 1; threads <= 2; threads++) {
             struct test_fixture f;
             struct test_case c = some_case(k);

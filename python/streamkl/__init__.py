@@ -8,6 +8,7 @@
 
 torch is imported by the first use of a name that needs it.
 """
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -37,7 +38,9 @@ def __getattr__(name: str):
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise ImportError(f"streamkl.{name} needs torch: pip install 'streamkl[torch]' (NumPy: streamkl.numpy)") from error
+            raise ImportError(
+                f"streamkl.{name} needs torch: pip install 'streamkl[torch]' (NumPy: streamkl.numpy)"
+            ) from error
         globals()[name] = found
         return found
     if name in ("functional", "modules", "nitrobrew", "numpy"):

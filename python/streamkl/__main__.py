@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m streamkl bench: streamkl beside other ways to compute the same, in one run."""
+
 from __future__ import annotations
 
 import sys

@@ -8,6 +8,7 @@ none         the LSEs of the rows are saved, and backward recomputes the logits 
 Both backwards go through a second Function that refuses to be differentiated: without it a double backward gives
 wrong numbers or None, silently. 'forward' takes *args because torch binds its signature on every call.
 """
+
 from __future__ import annotations
 
 from typing import List, Sequence
@@ -28,7 +29,9 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        raise NotImplementedError("streamkl: double backward is not supported: the gradient of this loss has no gradient")
+        raise NotImplementedError(
+            "streamkl: double backward is not supported: the gradient of this loss has no gradient"
+        )
 
 
 class _Scale(_Once):

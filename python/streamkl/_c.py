@@ -4,6 +4,7 @@
 A structure is the concatenation of packed pieces; all pieces are multiples of eight bytes, so there is no padding
 between them. Packing costs a quarter of what ctypes.Structure does, and a call has some twenty tensors.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -48,11 +49,13 @@ Progress = ctypes.CFUNCTYPE(c_int, c_void_p)
 def _load() -> ctypes.CDLL:
     # In an editable install the library is not beside this file: importlib knows where it is.
     name = {"darwin": "libstreamkl.dylib", "win32": "streamkl.dll"}.get(sys.platform, "libstreamkl.so")
-    path = files(__package__).joinpath("lib", name)
+    path = files(__package__) / "lib" / name
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(f"cannot load {path}: {error}. Install the package with pip, which builds the library") from error
+        raise ImportError(
+            f"cannot load {path}: {error}. Install the package with pip, which builds the library"
+        ) from error
     for call in (lib.skl_value, lib.skl_value_and_grad):
         call.argtypes = [c_char_p, c_char_p]
     lib.skl_backward.argtypes = [c_char_p, c_char_p, c_char_p]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of the C library: pack the problem, run it, raise what went wrong."""
+
 from __future__ import annotations
 
 import ctypes
@@ -74,7 +75,7 @@ def _problem(views: Sequence[View], o: Options, threads: int, progress: Optional
 
 
 def _outputs(rows: Sequence[View], grads: Sequence[View], value: Optional[int] = None) -> bytes:
-    """rows: loss, lse_s, lse_t, kl_s, kl_t. grads: of a_s, b_s, bias_s, a_t, b_t, bias_t. Missing ones are not wanted."""
+    """rows: loss, lse_s, lse_t, kl_s, kl_t. grads: of a_s, b_s, bias_s, a_t, b_t, bias_t. Missing: not wanted."""
     tensors = [*rows, *[None] * (5 - len(rows)), *grads, *[None] * (6 - len(grads))]
     return b"".join((_c.OUT_HEAD.pack(_c.OUT_SIZE, value or 0), *[one or _c.NOTHING for one in tensors]))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C library's sentences as Python exceptions, with the names of the Python arguments."""
+
 from __future__ import annotations
 
 import re

@@ -9,6 +9,7 @@ defaults (that is functional.py).
 'need' has one bit for each of a_s, b_s, bias_s, a_t, b_t, bias_t; 'wide' a bit for each gradient that backward shall
 write in f32.
 """
+
 from __future__ import annotations
 
 from typing import List, Optional, Sequence

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments that are not arrays: checked and turned into the numbers that the C library takes."""
+
 from __future__ import annotations
 
 import math
@@ -59,7 +60,9 @@ def _window(window: Optional[Tuple[int, int]]) -> Tuple[int, int]:
     if window is None:
         return -1, -1
     if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise bad("window", window, "it must be None or (left, right), each a number of columns or -1 for no limit", TypeError)
+        raise bad(
+            "window", window, "it must be None or (left, right), each a number of columns or -1 for no limit", TypeError
+        )
     for side in window:
         if side < -1:
             raise bad("window", tuple(window), "left and right must be -1 (no limit) or a number of columns")
@@ -90,7 +93,9 @@ def make_options(
     choice("divergence", divergence, tuple(_c.DIVERGENCES))
     choice("reduction", reduction, REDUCTIONS)
     if divergence == "jsd" and not 0 < _number("beta", beta) < 1:
-        raise bad("beta", beta, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')")
+        raise bad(
+            "beta", beta, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')"
+        )
     if columns is not None and columns < 1:
         raise bad("columns", columns, "it must be at least 1 (None: all)")
     left, right = _window(window)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two losses for torch tensors."""
+
 from __future__ import annotations
 
 from typing import Optional, Tuple, Union
@@ -39,8 +40,9 @@ def attention_kl(
 ) -> Result:
     """Divergence between the attention distributions of a student and a teacher, per (batch, head, query).
 
-    q_s [B, H, N, Ds], k_s [B, Hs, M, Ds]: student; q_t [B, H, N, Dt], k_t [B, Ht, M, Dt]: teacher. f32, bf16 or f16, each
-        its own. Hs and Ht divide H (grouped heads). Any strides; only a last dimension that is not contiguous is copied.
+    q_s [B, H, N, Ds], k_s [B, Hs, M, Ds]: student; q_t [B, H, N, Dt], k_t [B, Ht, M, Dt]: teacher. f32, bf16 or f16,
+        each its own. Hs and Ht divide H (grouped heads). Any strides; only a last dimension that is not contiguous is
+        copied.
     causal: query i sees keys j <= i + M - N (aligned bottom right).
     scale_s, scale_t: factor of the logits; None is 1/sqrt(D) of that side.
     divergence: "forward" KL(teacher || student), "reverse" KL(student || teacher), or
@@ -106,8 +108,9 @@ def linear_kl(
 ) -> Result:
     """Divergence between the next-token distributions of a student and a teacher, from hidden states.
 
-    x_s [..., Ds], w_s [V, Ds]: the student's hidden states and unembedding (lm_head.weight); x_t [..., Dt], w_t [V, Dt]:
-        the teacher's. f32, bf16 or f16, each its own. Any strides; only a last dimension that is not contiguous is copied.
+    x_s [..., Ds], w_s [V, Ds]: the student's hidden states and unembedding (lm_head.weight); x_t [..., Dt],
+        w_t [V, Dt]: the teacher's. f32, bf16 or f16, each its own. Any strides; only a last dimension that is not
+        contiguous is copied.
     temperature: logits are divided by it. Neither loss nor gradient is multiplied by its square.
     divergence, beta: as in attention_kl.
     weight: over the tokens, broadcast to x_s.shape[:-1]; numbers or a bool mask. Weight 0 costs nothing.
@@ -148,11 +151,10 @@ def linear_kl(
             raise bad("x_t.shape", tuple(x_t.shape), f"its leading dimensions must be those of x_s, {tuple(rows)}")
         x_s, x_t = x_s.reshape(-1, x_s.shape[-1]), x_t.reshape(-1, x_t.shape[-1])
         weight = None if weight is None else weight.reshape(-1)
-        result = _divergence((x_s, w_s, bias_s, x_t, w_t, bias_t), weight, None, None, options, reduction, return_lse)
-        if return_lse:
-            loss, lse_s, lse_t = result
-            return loss.reshape(rows) if reduction == "none" else loss, lse_s.reshape(rows), lse_t.reshape(rows)
-        return result.reshape(rows) if reduction == "none" else result
+        operands = (x_s, w_s, bias_s, x_t, w_t, bias_t)
+        loss, lse_s, lse_t = _divergence(operands, weight, None, None, options, reduction, True)
+        loss = loss.reshape(rows) if reduction == "none" else loss
+        return (loss, lse_s.reshape(rows), lse_t.reshape(rows)) if return_lse else loss
     return _divergence((x_s, w_s, bias_s, x_t, w_t, bias_t), weight, None, None, options, reduction, return_lse)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The losses as torch modules: what does not change from batch to batch goes to the constructor."""
+
 from __future__ import annotations
 
 from typing import Optional, Tuple

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nitrobrew's two calls: change `from nitrobrew import ...` to `from streamkl.nitrobrew import ...`.
 
-xs [B, T, Ds] and ws [V, Ds] are the student, xt [B, T, Dt] and wt [V, Dt] the teacher, which is fixed: gradients go to xs
-and ws only. reduction "none" gives [B, T].
+xs [B, T, Ds] and ws [V, Ds] are the student, xt [B, T, Dt] and wt [V, Dt] the teacher, which is fixed: gradients go to
+xs and ws only. reduction "none" gives [B, T].
 """
+
 from __future__ import annotations
 
 from torch import Tensor

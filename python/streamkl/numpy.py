@@ -4,6 +4,7 @@
 Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. threads 0 is as many as OpenMP
 would use; the result is the same bits for any number.
 """
+
 from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -103,7 +104,7 @@ def linear_kl(
 
 def _divergence(operands, weight, begin, end, options: Options, reduction: str, grads, threads: int):
     names = list(operands)
-    arrays = [_operand(name, array) for name, array in operands.items()]
+    arrays: List[Any] = [_operand(name, array) for name, array in operands.items()]
     for name in grads:
         if name not in names or operands[name] is None:
             raise bad("grads", tuple(grads), f"{name!r} is not an operand of this call")
@@ -139,7 +140,9 @@ def _operand(name: str, array: Any) -> Optional[Array]:
     if not isinstance(array, np.ndarray):
         raise bad(name, type(array).__name__, "it must be a numpy.ndarray", TypeError)
     if array.dtype.name not in _DTYPES or not array.dtype.isnative:
-        raise bad(f"{name}.dtype", str(array.dtype), "it must be float32, bfloat16 or float16 of this machine", TypeError)
+        raise bad(
+            f"{name}.dtype", str(array.dtype), "it must be float32, bfloat16 or float16 of this machine", TypeError
+        )
     if array.ndim == 0:
         raise bad(f"{name}.shape", (), "it must have a last dimension of vectors")
     whole = all(step % array.itemsize == 0 for step in array.strides)
@@ -152,7 +155,12 @@ def _over_rows(name: str, array: Any, rows, flat, dtype) -> Optional[Array]:
         return None
     array = np.asarray(array)
     if array.dtype.kind not in ("iu" if dtype is np.int32 else "iufb"):
-        raise bad(f"{name}.dtype", str(array.dtype), "it must hold integers" if dtype is np.int32 else "it must hold numbers", TypeError)
+        raise bad(
+            f"{name}.dtype",
+            str(array.dtype),
+            "it must hold integers" if dtype is np.int32 else "it must hold numbers",
+            TypeError,
+        )
     try:
         full = np.broadcast_to(array, rows)
     except ValueError:

@@ -22,11 +22,6 @@ void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, i
     }
 }
 
-void skl_team_wait(void)
-{
-#pragma omp barrier
-}
-
 int skl_max_threads(void)
 {
     return omp_get_max_threads() < SKL_THREADS_MAX ? omp_get_max_threads() : SKL_THREADS_MAX;
@@ -39,10 +34,6 @@ void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, i
     (void)threads;
     team->size = 1;
     work(data, 0);
-}
-
-void skl_team_wait(void)
-{
 }
 
 int skl_max_threads(void)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The definition, in float64 and with everything stored."""
+
 import torch
 
 DIVERGENCES = ("forward", "reverse", "jsd")
@@ -57,8 +58,20 @@ def visible_keys(n, m, rows, causal=False, window=None, begin=None, end=None, co
 
 
 def attention_kl(
-    q_s, k_s, q_t, k_t, *, scale_s=None, scale_t=None, divergence="forward", beta=0.5, weight=None, reduction="mean",
-    softcap_s=None, softcap_t=None, **mask,
+    q_s,
+    k_s,
+    q_t,
+    k_t,
+    *,
+    scale_s=None,
+    scale_t=None,
+    divergence="forward",
+    beta=0.5,
+    weight=None,
+    reduction="mean",
+    softcap_s=None,
+    softcap_t=None,
+    **mask,
 ):
     logits = []
     for q, k, scale, softcap in ((q_s, k_s, scale_s, softcap_s), (q_t, k_t, scale_t, softcap_t)):
@@ -76,15 +89,30 @@ def linear_logits(x, w, bias=None, scale=None, softcap=None, temperature=1.0, co
 
 
 def linear_kl(
-    x_s, w_s, x_t, w_t, *, temperature=1.0, divergence="forward", beta=0.5, weight=None, reduction="mean", bias_s=None,
-    bias_t=None, scale_s=None, scale_t=None, softcap_s=None, softcap_t=None, columns=None,
+    x_s,
+    w_s,
+    x_t,
+    w_t,
+    *,
+    temperature=1.0,
+    divergence="forward",
+    beta=0.5,
+    weight=None,
+    reduction="mean",
+    bias_s=None,
+    bias_t=None,
+    scale_s=None,
+    scale_t=None,
+    softcap_s=None,
+    softcap_t=None,
+    columns=None,
 ):
     z_s = linear_logits(x_s, w_s, bias_s, scale_s, softcap_s, temperature, columns)
     z_t = linear_logits(x_t, w_t, bias_t, scale_t, softcap_t, temperature, columns)
     return reduce(divergence_of(z_s, z_t, divergence, beta), weight, reduction)
 
 
-# How far an f32 computation may be from the definition, relative to the largest entry; and a gradient rounded to 16 bits.
+# How far an f32 computation may be from the definition, relative to the largest entry; or a gradient in 16 bits.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-3, torch.float16: 1e-3}
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention_kl against float64 autograd."""
+
 from functools import partial
 
 import pytest
@@ -24,9 +25,7 @@ def operands(b=2, h=4, n=19, m=37, d_s=24, d_t=40, h_s=4, h_t=4, dtype_s=torch.f
 
 
 def check(x, named=STUDENT, **options):
-    reference.compare(
-        partial(streamkl.attention_kl, **options), partial(reference.attention_kl, **options), x, named
-    )
+    reference.compare(partial(streamkl.attention_kl, **options), partial(reference.attention_kl, **options), x, named)
 
 
 MASKS = {
@@ -116,10 +115,14 @@ def test_views_are_not_copied(monkeypatch):
 
 def test_lse():
     x = operands()
-    want = torch.stack([
-        (x[f"q_{side}"].double() @ x[f"k_{side}"].double().transpose(-1, -2) * x[f"q_{side}"].shape[-1] ** -0.5).logsumexp(-1)
-        for side in "st"
-    ])
+    want = torch.stack(
+        [
+            (
+                x[f"q_{side}"].double() @ x[f"k_{side}"].double().transpose(-1, -2) * x[f"q_{side}"].shape[-1] ** -0.5
+            ).logsumexp(-1)
+            for side in "st"
+        ]
+    )
     x["q_s"].requires_grad_()
     for reduction in reference.REDUCTIONS:
         for on in (True, False):
@@ -145,9 +148,17 @@ def test_random(data):
     torch.manual_seed(number(0, 2**31))
     h_s, h_t = pick(1, 2, 3, 6), pick(1, 2, 3, 6)
     x = operands(
-        number(1, 3), 6, number(1, 40), number(1, 70), number(1, 33), number(1, 70), h_s, h_t,
-        pick(*reference.DTYPES), pick(*reference.DTYPES),
-    )  # fmt: skip
+        number(1, 3),
+        6,
+        number(1, 40),
+        number(1, 70),
+        number(1, 33),
+        number(1, 70),
+        h_s,
+        h_t,
+        pick(*reference.DTYPES),
+        pick(*reference.DTYPES),
+    )
     check(
         x,
         pick(STUDENT, EVERY, ("q_s",), ("k_s",), ("q_t", "k_s")),

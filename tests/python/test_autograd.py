@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradient only where asked, in the right dtype, once."""
+
+import time
+
 import pytest
 import reference
 import torch
@@ -56,19 +59,18 @@ def test_no_gradients_when_nobody_wants_them(calls, reduction):
     assert calls == [("value", [])] * 3
 
 
-def test_frozen_head_is_faster():
-    """Its product is really skipped: three products instead of four."""
-    import time
-
-    x = operands(n=512, v=6000, d=256)
+def test_frozen_head_takes_less_time():
+    """Its product is really skipped: three products, not four. Processor time: a busy machine does not matter."""
+    torch.set_num_threads(1)
+    x = operands(n=256, v=3000, d=256)
+    x["x_s"].requires_grad_()
     best = {}
     for frozen in (False, True) * 4:
         x["w_s"].requires_grad_(not frozen)
-        x["x_s"].requires_grad_()
-        start = time.perf_counter()
+        start = time.process_time()
         streamkl.linear_kl(**x)
-        best[frozen] = min(best.get(frozen, 1e9), time.perf_counter() - start)
-    assert best[True] < 0.95 * best[False], best
+        best[frozen] = min(best.get(frozen, 1e9), time.process_time() - start)
+    assert best[True] < 0.93 * best[False], best
 
 
 @pytest.mark.parametrize("reduction", ("none", "mean"))

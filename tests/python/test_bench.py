@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark, on problems of no size: every way computes the same thing, and what it prints and writes is right."""
+
 import csv
 import importlib.util
 
@@ -9,7 +10,12 @@ import torch
 from streamkl.bench import bars, cli, measure, report, ways
 from streamkl.bench.case import Case
 
-CASES = [Case(False, 40, 16, 90), Case(True, 40, 16, 40, 2), Case(True, 300, 16, 300, 2, causal=True), Case(True, 40, 16, 40, 2, "bf16", True)]
+CASES = [
+    Case(False, 40, 16, 90),
+    Case(True, 40, 16, 40, 2),
+    Case(True, 300, 16, 300, 2, causal=True),
+    Case(True, 40, 16, 40, 2, "bf16", True),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -30,7 +36,20 @@ def test_ways_agree(case):
 def test_run(tmp_path, capsys):
     table, picture = tmp_path / "r.csv", tmp_path / "r.png"
     want = ["streamkl", "eager", "chunked loop"]
-    arguments = ["--vocab", "300", "--seq-lens", "16", "32", "--d-models", "8", "12", "--csv", str(table), "--ways", *want]
+    arguments = [
+        "--vocab",
+        "300",
+        "--seq-lens",
+        "16",
+        "32",
+        "--d-models",
+        "8",
+        "12",
+        "--csv",
+        str(table),
+        "--ways",
+        *want,
+    ]
     plots = importlib.util.find_spec("matplotlib") is not None
     assert cli.run(arguments + (["--plot", str(picture)] if plots else [])) == 0
     out = capsys.readouterr()
@@ -51,7 +70,25 @@ def test_what_does_not_fit_is_skipped(monkeypatch, capsys):
 
 
 def test_patience(capsys):
-    assert cli.run(["--vocab", "300", "--seq-lens", "16", "512", "--d-models", "8", "--ways", "streamkl", "eager", "--patience", "0"]) == 0
+    assert (
+        cli.run(
+            [
+                "--vocab",
+                "300",
+                "--seq-lens",
+                "16",
+                "512",
+                "--d-models",
+                "8",
+                "--ways",
+                "streamkl",
+                "eager",
+                "--patience",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert "would take about" in capsys.readouterr().out
 
 
@@ -65,7 +102,14 @@ def test_bad_options(bad):
 def test_bars():
     """The verdicts, from made-up times; and a call really has little overhead."""
     case = next(iter(bars.PROMISES))
-    results = [measure.Result(case, "streamkl", both=1.0), measure.Result(case, "compile", both=3.5), measure.Result(case, "eager", both=5.0)]
+    results = [
+        measure.Result(case, "streamkl", both=1.0),
+        measure.Result(case, "compile", both=3.5),
+        measure.Result(case, "eager", both=5.0),
+    ]
     kept = dict(bars.verdicts(results))
-    assert kept[f"{case}: 3.5 x faster than compile, promised 3"] and not kept[f"{case}: 5.0 x faster than eager, promised 6"]
+    assert (
+        kept[f"{case}: 3.5 x faster than compile, promised 3"]
+        and not kept[f"{case}: 5.0 x faster than eager, promised 6"]
+    )
     assert bars.overhead() < 10 * bars.OVERHEAD

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators belong in torch: opcheck, torch.compile, meta tensors, export."""
+
 import pytest
 import reference
 import torch
@@ -40,7 +41,10 @@ def test_fullgraph_dynamic():
 
     def f(x_s, w_s, x_t, w_t):
         h = torch.nn.functional.relu(x_s)
-        return streamkl.linear_kl(h, w_s, x_t, w_t, temperature=2.0) + streamkl.linear_kl(h, w_s, x_t, w_t, reduction="none").sum()
+        return (
+            streamkl.linear_kl(h, w_s, x_t, w_t, temperature=2.0)
+            + streamkl.linear_kl(h, w_s, x_t, w_t, reduction="none").sum()
+        )
 
     compiled = torch.compile(f, fullgraph=True, dynamic=True, backend=backend)
     for n in (9, 14, 23):
@@ -57,7 +61,9 @@ def test_fullgraph_dynamic():
 def test_inductor(reduction):
     def f(q, k, q_t, k_t, mask):
         q = q * torch.sigmoid(q)
-        return streamkl.attention_kl(q, k, q_t, k_t, causal=True, divergence="jsd", reduction=reduction, weight=mask).sum()
+        return streamkl.attention_kl(
+            q, k, q_t, k_t, causal=True, divergence="jsd", reduction=reduction, weight=mask
+        ).sum()
 
     compiled = torch.compile(f, fullgraph=True, dynamic=True)
     for n in (7, 12):
@@ -74,12 +80,14 @@ def test_inductor(reduction):
 
 
 def test_modules_compile():
-    loss = torch.compile(streamkl.LinearKLLoss(temperature=2.0, divergence="reverse"), fullgraph=True, backend="aot_eager")
+    loss = torch.compile(
+        streamkl.LinearKLLoss(temperature=2.0, divergence="reverse"), fullgraph=True, backend="aot_eager"
+    )
     x = tensors()
     x[0].requires_grad_()
     got, want = loss(*x), streamkl.linear_kl(*x, temperature=2.0, divergence="reverse")
     assert torch.equal(got, want)
-    assert torch.equal(*(torch.autograd.grad(l, x[0])[0] for l in (got, want)))
+    assert torch.equal(*(torch.autograd.grad(loss, x[0])[0] for loss in (got, want)))
 
 
 def test_meta():

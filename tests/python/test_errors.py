@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input: the argument, its value and the rule, before any work. And sizes of 0."""
+
 import re
 
 import pytest
@@ -27,7 +28,12 @@ ones = torch.ones
 BAD = [
     # call, arguments, exception, what the sentence must name
     (linear, dict(x_s=[[1.0]]), TypeError, "x_s = 'list': it must be a torch.Tensor"),
-    (linear, dict(x_s=ones(3, 8).double()), TypeError, "x_s.dtype = torch.float64: it must be float32, bfloat16 or float16"),
+    (
+        linear,
+        dict(x_s=ones(3, 8).double()),
+        TypeError,
+        "x_s.dtype = torch.float64: it must be float32, bfloat16 or float16",
+    ),
     (linear, dict(w_t=ones(5, 6).int()), TypeError, "w_t.dtype = torch.int32"),
     (linear, dict(x_s=torch.tensor(1.0)), ValueError, "x_s.shape = (): it must have a last dimension"),
     (linear, dict(x_s=ones(3, 8).to_sparse()), TypeError, "x_s.layout = torch.sparse_coo"),
@@ -36,7 +42,12 @@ BAD = [
     (linear, dict(w_s=ones(9, 8)), ValueError, "columns = None with w_s of 9 and w_t of 5 rows"),
     (linear, dict(x_t=ones(4, 6)), ValueError, "x_t.shape[0] = 4: it must be 3"),
     (linear, dict(x_s=ones(2, 1, 1, 3, 8), x_t=ones(2, 1, 3, 1, 6)), ValueError, "x_t.shape = (2, 1, 3, 1, 6)"),
-    (linear, dict(x_s=ones(3, 0), w_s=ones(5, 0)), ValueError, "x_s.shape[1] = 0: vectors must have at least one entry"),
+    (
+        linear,
+        dict(x_s=ones(3, 0), w_s=ones(5, 0)),
+        ValueError,
+        "x_s.shape[1] = 0: vectors must have at least one entry",
+    ),
     (linear, dict(bias_s=ones(4)), ValueError, "bias_s.shape[0] = 4: it must be 5"),
     (linear, dict(temperature=0.0), ValueError, "temperature = 0.0: it must be positive and finite"),
     (linear, dict(temperature="hot"), TypeError, "temperature = 'hot': it must be a number"),
@@ -91,7 +102,9 @@ def test_no_rows(divergence, reduction):
     """As torch's losses: an empty or zero loss with a graph, gradients of zeros. A mean of nothing is 0, not NaN."""
     w_s = torch.randn(5, 8, requires_grad=True)
     x_s = torch.randn(2, 0, 8, requires_grad=True)
-    loss = streamkl.linear_kl(x_s, w_s, torch.randn(2, 0, 6), torch.randn(5, 6), divergence=divergence, reduction=reduction)
+    loss = streamkl.linear_kl(
+        x_s, w_s, torch.randn(2, 0, 6), torch.randn(5, 6), divergence=divergence, reduction=reduction
+    )
     assert loss.shape == ((2, 0) if reduction == "none" else ()) and loss.sum().item() == 0
     loss.sum().backward()
     assert x_s.grad.shape == (2, 0, 8) and w_s.grad.shape == (5, 8) and not w_s.grad.any()
@@ -100,7 +113,9 @@ def test_no_rows(divergence, reduction):
 @pytest.mark.parametrize("reduction", reference.REDUCTIONS)
 def test_no_columns(reduction):
     w_s, x_s = torch.randn(0, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
-    loss, lse_s, _ = streamkl.linear_kl(x_s, w_s, torch.randn(3, 6), torch.randn(0, 6), reduction=reduction, return_lse=True)
+    loss, lse_s, _ = streamkl.linear_kl(
+        x_s, w_s, torch.randn(3, 6), torch.randn(0, 6), reduction=reduction, return_lse=True
+    )
     assert loss.sum().item() == 0 and (lse_s == -torch.inf).all()
     loss.sum().backward()
     assert w_s.grad.shape == (0, 8) and not x_s.grad.any()

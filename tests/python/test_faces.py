@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The other ways in: NumPy arrays, modules, Nitrobrew's names."""
+
 import numpy as np
 import pytest
 import reference
@@ -48,7 +49,9 @@ def test_numpy_views_and_shapes():
     assert np.isclose(streamkl.numpy.linear_kl(**turned), want, rtol=1e-6)
     backwards = {name: a[:, ::-1] if name[0] == "x" else a for name, a in x.items()}  # rows in the other order
     assert np.isclose(streamkl.numpy.linear_kl(**backwards), want, rtol=1e-6)
-    one, grads = streamkl.numpy.linear_kl(x["x_s"][0, 0], x["w_s"], x["x_t"][0, 0], x["w_t"], reduction="none", grads=("x_s",))
+    one, grads = streamkl.numpy.linear_kl(
+        x["x_s"][0, 0], x["w_s"], x["x_t"][0, 0], x["w_t"], reduction="none", grads=("x_s",)
+    )
     assert one.shape == () and grads["x_s"].shape == (8,)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """linear_kl against float64 autograd."""
+
 from functools import partial
 
 import pytest
@@ -32,7 +33,13 @@ def check(x, named=STUDENT, **options):
 @pytest.mark.parametrize("dtype_s", reference.DTYPES)
 @pytest.mark.parametrize("dtype_t", (torch.float32, torch.float16))
 def test_dtypes(divergence, reduction, dtype_s, dtype_t):
-    check(operands(dtype_s=dtype_s, dtype_t=dtype_t), divergence=divergence, reduction=reduction, beta=0.2, temperature=1.7)
+    check(
+        operands(dtype_s=dtype_s, dtype_t=dtype_t),
+        divergence=divergence,
+        reduction=reduction,
+        beta=0.2,
+        temperature=1.7,
+    )
 
 
 def test_activations_and_weights_of_different_dtypes():
@@ -96,7 +103,10 @@ def test_temperature_and_gradient_agree():
     (g,) = torch.autograd.grad(streamkl.linear_kl(**x, temperature=2.0, reduction="sum"), x["w_s"])
     direction = torch.randn_like(g)
     with torch.no_grad():
-        at = [streamkl.linear_kl(**{**x, "w_s": x["w_s"] + h * direction}, temperature=2.0, reduction="sum") for h in (-1e-2, 1e-2)]
+        at = [
+            streamkl.linear_kl(**{**x, "w_s": x["w_s"] + h * direction}, temperature=2.0, reduction="sum")
+            for h in (-1e-2, 1e-2)
+        ]
     assert ((at[1] - at[0]) / 2e-2).item() == pytest.approx((g * direction).sum().item(), rel=2e-2)
 
 

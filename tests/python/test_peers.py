@@ -4,9 +4,10 @@
 Their beta 0 is our "forward" and their beta 1 our "reverse"; in between all three agree on m = beta t + (1 - beta) s.
 Both divide by the tokens that are not ignored, and neither multiplies by the temperature squared.
 
-In bf16 Liger rounds logits and log-probabilities to bf16 before the softmax, TRL keeps f32. So there Liger is compared at
-its own bound (at T 2, beta 0.1 its loss is 45 % below the float64 one), and our error must be below Liger's.
+In bf16 Liger rounds logits and log-probabilities to bf16 before the softmax, TRL keeps f32. So there Liger is compared
+at its own bound (at T 2, beta 0.1 its loss is 45 % below the float64 one), and our error must be below Liger's.
 """
+
 import pytest
 import reference
 import torch
@@ -23,9 +24,11 @@ def ours(beta):
 def operands(n, h, v, dtype=torch.float32, bias=False):
     """Liger's tests: the student has half the width of the teacher."""
     x = {
-        "x_s": torch.randn(n, h // 2), "w_s": torch.randn(v, h // 2),
-        "x_t": torch.randn(n, h), "w_t": torch.randn(v, h),
-    }  # fmt: skip
+        "x_s": torch.randn(n, h // 2),
+        "w_s": torch.randn(v, h // 2),
+        "x_t": torch.randn(n, h),
+        "w_t": torch.randn(v, h),
+    }
     x = {name: (t / t.shape[-1] ** 0.5 if name[0] == "w" else t) for name, t in x.items()}
     if bias:
         x.update(bias_s=torch.randn(v), bias_t=torch.randn(v))
@@ -33,15 +36,26 @@ def operands(n, h, v, dtype=torch.float32, bias=False):
 
 
 def gradients(loss, x):
-    return dict(zip((n for n in x if n.endswith("_s")), torch.autograd.grad(loss, [t for n, t in x.items() if n.endswith("_s")])))
+    return dict(
+        zip(
+            (n for n in x if n.endswith("_s")), torch.autograd.grad(loss, [t for n, t in x.items() if n.endswith("_s")])
+        )
+    )
 
 
 def liger(x, labels, beta, temperature):
-    jsd = pytest.importorskip("liger_kernel.chunked_loss", reason="liger-kernel is not installed").LigerFusedLinearJSDLoss
+    jsd = pytest.importorskip(
+        "liger_kernel.chunked_loss", reason="liger-kernel is not installed"
+    ).LigerFusedLinearJSDLoss
     loss = jsd(
-        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=beta, temperature=temperature, compiled=False, chunk_size=64,
+        weight_hard_loss=0.0,
+        weight_soft_loss=1.0,
+        beta=beta,
+        temperature=temperature,
+        compiled=False,
+        chunk_size=64,
         ignore_index=IGNORE,
-    )  # fmt: skip
+    )
     return loss(x["x_s"], x["w_s"], x["x_t"], x["w_t"], labels, x.get("bias_s"), x.get("bias_t"))
 
 
@@ -100,7 +114,7 @@ def test_all_ignored():
 
 
 def test_bf16_gradient_of_a_large_vocabulary():
-    """Liger #1432: BT 256, H 1024, V 32000, bf16, where rounded logits cost 4 to 23 % of the gradient. Here: its rounding."""
+    """Liger #1432: BT 256, H 1024, V 32000, bf16, where rounded logits cost 4 to 23 % of the gradient."""
     x = operands(64, 1024, 8000, torch.bfloat16)
     got = gradients(streamkl.linear_kl(**x, divergence="jsd"), x)
     exact = {name: t.detach().double().requires_grad_(t.requires_grad) for name, t in x.items()}
@@ -136,8 +150,11 @@ def test_apple_cce_shapes(shape, softcap, dtype):
     """Cut cross-entropy's rule: no worse than torch in the same dtype, plus a tolerance."""
     n, v, d = shape
     x = {
-        "x_s": torch.randn(n, d), "w_s": torch.randn(v, d) / d**0.5, "x_t": torch.randn(n, d), "w_t": torch.randn(v, d) / d**0.5
-    }  # fmt: skip
+        "x_s": torch.randn(n, d),
+        "w_s": torch.randn(v, d) / d**0.5,
+        "x_t": torch.randn(n, d),
+        "w_t": torch.randn(v, d) / d**0.5,
+    }
     x = {name: t.to(dtype).requires_grad_(name.endswith("_s")) for name, t in x.items()}
     weight = torch.rand(n) > 0.2
     exact = {name: t.detach().double().requires_grad_(t.requires_grad) for name, t in x.items()}
@@ -161,11 +178,24 @@ def test_trl_hook():
 
     class Divergence:
         @staticmethod
-        def apply(x_s, w_s, b_s, x_t, w_t, b_t, beta, temperature=1.0, scale_s=1.0, cap_s=None, scale_t=1.0, cap_t=None):
+        def apply(
+            x_s, w_s, b_s, x_t, w_t, b_t, beta, temperature=1.0, scale_s=1.0, cap_s=None, scale_t=1.0, cap_t=None
+        ):
             rows = streamkl.linear_kl(
-                x_s, w_s, x_t, w_t, bias_s=b_s, bias_t=b_t, temperature=temperature, scale_s=scale_s, scale_t=scale_t,
-                softcap_s=cap_s, softcap_t=cap_t, reduction="none", **ours(beta),
-            )  # fmt: skip
+                x_s,
+                w_s,
+                x_t,
+                w_t,
+                bias_s=b_s,
+                bias_t=b_t,
+                temperature=temperature,
+                scale_s=scale_s,
+                scale_t=scale_t,
+                softcap_s=cap_s,
+                softcap_t=cap_t,
+                reduction="none",
+                **ours(beta),
+            )
             return rows, None
 
     module = pytest.importorskip("trl.kernels.chunked_divergence", reason="trl is not installed")
@@ -175,4 +205,9 @@ def test_trl_hook():
     torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=5e-4)
     upstream = torch.rand(24)
     for name, g in gradients((mine * upstream).sum(), x).items():
-        torch.testing.assert_close(g, gradients((module.ChunkedDivergenceFunction.apply(*args)[0] * upstream).sum(), x)[name], atol=1e-5, rtol=5e-4)
+        torch.testing.assert_close(
+            g,
+            gradients((module.ChunkedDivergenceFunction.apply(*args)[0] * upstream).sum(), x)[name],
+            atol=1e-5,
+            rtol=5e-4,
+        )

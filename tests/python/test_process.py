@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads, forks, signals, memory and imports: what happens around a call. Mostly in child processes."""
+
 import os
 import subprocess
 import sys
@@ -83,7 +84,7 @@ INTERRUPT = """
 import os, signal, sys, threading, time, torch, streamkl
 torch.set_num_threads(2)
 make = lambda n: torch.randn(n, 512)
-x = [make(8192).requires_grad_(sys.argv[1] != "no grad"), make(20000), make(8192), make(20000)]
+x = [make(16384).requires_grad_(sys.argv[1] != "no grad"), make(20000), make(16384), make(20000)]
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 start = time.perf_counter()
 try:
@@ -102,14 +103,15 @@ print(torch.isfinite(streamkl.linear_kl(*small)).item(), (small[0] @ small[1].T)
 def test_keyboard_interrupt(child, what):
     word, seconds, *usable = child(INTERRUPT, what).split()
     assert word == "interrupted" and usable == ["True", "True"]
-    assert float(seconds) < 5  # the whole call takes far longer
+    assert 0.4 < float(seconds) < 5
 
 
 MEMORY = """
 import resource, sys, torch, streamkl
 torch.set_num_threads(2)
 n, reduction = int(sys.argv[1]), sys.argv[2]
-x = [torch.randn(n, 64).requires_grad_(), torch.randn(4000, 64).requires_grad_(), torch.randn(n, 64), torch.randn(4000, 64)]
+make = lambda n: torch.randn(n, 64)
+x = [make(n).requires_grad_(), make(4000).requires_grad_(), make(n), make(4000)]
 small = [t[:8].detach().requires_grad_() for t in x]
 def run(x):
     streamkl.linear_kl(*x, reduction=reduction).sum().backward()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """streamkl beside other ways to compute the same.
 
-    cli        the options and the order of things
-    case       one problem: its inputs, its size
-    ways       the ways to compute it: ours and the others
-    measure    time and peak memory of one way, error of its gradient against float64
-    report     progress, table, CSV, plot
-    bars       what the project promises about itself, measured
+cli        the options and the order of things
+case       one problem: its inputs, its size
+ways       the ways to compute it: ours and the others
+measure    time and peak memory of one way, error of its gradient against float64
+report     progress, table, CSV, plot
+bars       what the project promises about itself, measured
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the project promises about its speed on 2 cores, measured and compared with the promise."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One problem of the benchmark: its inputs and its size."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class Case:
 
     def __str__(self) -> str:
         if self.attention:
-            return f"attention H{self.heads} N{self.length} D{self.width} {self.dtype}{' causal' if self.causal else ''}"
+            return (
+                f"attention H{self.heads} N{self.length} D{self.width} {self.dtype}{' causal' if self.causal else ''}"
+            )
         return f"vocabulary N{self.length} D{self.width} V{self.columns} {self.dtype}"
 
     def operand_bytes(self) -> int:

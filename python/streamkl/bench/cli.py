@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of `python -m streamkl bench`, and the order of things."""
+
 from __future__ import annotations
 
 import argparse
@@ -17,22 +18,36 @@ from .ways import ways_of
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m streamkl bench",
-        description="Mean forward KL and its gradient by streamkl, eager torch, torch.compile, a chunked loop, Liger and TRL "
-        "(vocabulary) or three flash calls (attention): time, peak extra memory, gradient error against float64.",
+        description="Mean forward KL and its gradient by streamkl, eager torch, torch.compile, a chunked loop, Liger "
+        "and TRL (vocabulary) or three flash calls (attention): time, peak extra memory, gradient error against float64.",
     )
     p.add_argument("--attention", action="store_true", help="attention instead of vocabulary")
-    p.add_argument("--seq-lens", type=int, nargs="+", metavar="N", help="tokens (default 1024), or queries and keys (1024 2048)")
-    p.add_argument("--d-models", type=int, nargs="+", metavar="D", help="widths, one after the other (default 1024; a head: 128)")
+    p.add_argument(
+        "--seq-lens", type=int, nargs="+", metavar="N", help="tokens (default 1024), or queries and keys (1024 2048)"
+    )
+    p.add_argument(
+        "--d-models", type=int, nargs="+", metavar="D", help="widths, one after the other (default 1024; a head: 128)"
+    )
     p.add_argument("--vocab", type=int, default=32000, metavar="V", help="size of the vocabulary (default %(default)s)")
     p.add_argument("--heads", type=int, default=4, metavar="H", help="attention heads (default %(default)s)")
     p.add_argument("--causal", action="store_true", help="causal attention")
     p.add_argument("--dtype", choices=DTYPES, default="f32", help="of all operands (default %(default)s)")
-    p.add_argument("--ways", nargs="+", metavar="WAY", help="only these: streamkl eager compile 'chunked loop' Liger TRL ...")
+    p.add_argument(
+        "--ways", nargs="+", metavar="WAY", help="only these: streamkl eager compile 'chunked loop' Liger TRL ..."
+    )
     p.add_argument("--threads", type=int, metavar="T", help="default: as many as torch uses")
-    p.add_argument("--patience", type=float, default=120, metavar="S", help="skip a call expected to take longer (default %(default)s s)")
+    p.add_argument(
+        "--patience",
+        type=float,
+        default=120,
+        metavar="S",
+        help="skip a call expected to take longer (default %(default)s s)",
+    )
     p.add_argument("--csv", metavar="FILE", help="write every number")
     p.add_argument("--plot", metavar="FILE", help="draw time and memory against length")
-    p.add_argument("--bars", action="store_true", help="measure what the project promises instead, and say what is kept")
+    p.add_argument(
+        "--bars", action="store_true", help="measure what the project promises instead, and say what is kept"
+    )
     return p
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward KL of attention with nothing but torch's flash attention for the CPU: the strongest other way.
 
-E_p[z_s] = scale q_s . Attn(Q_t, K_t; V = K_s), so three calls (each of them two products) give the value, and the gradients
+E_p[z_s] = scale q_s . Attn(Q_t, K_t; V = K_s), so three calls (each of them two products) give the value, and gradients
 are differences of attention outputs and of the dV of two backward calls. All heads must have one width.
 """
+
 from __future__ import annotations
 
 import torch

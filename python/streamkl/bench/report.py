@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress, table, CSV and plot."""
+
 from __future__ import annotations
 
 import csv
 import sys
-from typing import List
+from typing import List, Tuple
 
 from .measure import Result
 
@@ -46,7 +47,9 @@ def ratio(result: Result, results: List[Result]) -> float:
 
 
 def table(results: List[Result]) -> str:
-    lines, rows, case = [], [COLUMNS], None
+    lines: List[str] = []
+    rows: List[Tuple[str, ...]] = [COLUMNS]
+    case = None
     for r in results:
         if r.case != case:
             case = r.case
@@ -78,7 +81,22 @@ def write_csv(path: str, results: List[Result]) -> None:
             memory = "" if r.memory is None else f"{r.memory / 2**20:.1f}"
             error = "" if r.error is None else f"{r.error:.3e}"
             use = "attention" if c.attention else "vocabulary"
-            out.writerow([use, r.way, c.length, c.width, c.columns, c.heads, c.dtype, int(c.causal), *ms, memory, error, r.skipped])
+            out.writerow(
+                [
+                    use,
+                    r.way,
+                    c.length,
+                    c.width,
+                    c.columns,
+                    c.heads,
+                    c.dtype,
+                    int(c.causal),
+                    *ms,
+                    memory,
+                    error,
+                    r.skipped,
+                ]
+            )
 
 
 def plot(path: str, results: List[Result]) -> None:
@@ -96,7 +114,9 @@ def plot(path: str, results: List[Result]) -> None:
             style = dict(marker="o", linewidth=2.5 if way == "streamkl" else 1.2, label=way)
             axes[0][column].plot([r.case.length for r in mine], [r.both for r in mine], **style)
             known = [r for r in mine if r.memory is not None]
-            axes[1][column].plot([r.case.length for r in known], [max(r.memory, 2**20) / 2**20 for r in known], **style)
+            axes[1][column].plot(
+                [r.case.length for r in known], [max(r.memory or 0, 2**20) / 2**20 for r in known], **style
+            )
         axes[0][column].set_title(f"width {width}")
         axes[1][column].set_xlabel("queries and keys" if results[0].case.attention else "tokens")
     axes[0][0].set_ylabel("forward + backward, s")
