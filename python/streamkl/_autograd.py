@@ -11,7 +11,7 @@ wrong numbers or None, silently. 'forward' takes *args because torch binds its s
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -34,13 +34,18 @@ class _Once(torch.autograd.Function):
         )
 
 
+def _own(args: Tuple) -> Tuple:
+    """The arguments of a forward(*args): when torch 2.4 compiles a backward, it puts the context before them."""
+    return args if isinstance(args[0], Tensor) else args[1:]
+
+
 class _Scale(_Once):
     """g, dtypes, gradients, operands: the operands are there so that a double backward comes by."""
 
     @staticmethod
     def forward(*args):
-        g, dtypes = args[:2]
-        return tuple((grad * g).to(dtype) for grad, dtype in zip(args[2:], dtypes))
+        g, dtypes, *grads = _own(args)
+        return tuple((grad * g).to(dtype) for grad, dtype in zip(grads, dtypes))
 
 
 class _Recompute(_Once):
@@ -48,7 +53,7 @@ class _Recompute(_Once):
 
     @staticmethod
     def forward(*args):
-        end = INPUTS + OPTIONS
+        args, end = _own(args), INPUTS + OPTIONS
         return tuple(_ops.backward(*args[:end], list(args[end + 2 :]), *args[end : end + 2]))
 
 

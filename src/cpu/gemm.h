@@ -8,15 +8,15 @@
  *     grad_rows      C = da^T [dim][rows]     A = b, same tile       B = dz, logit tile      K = columns
  *     grad_columns   C = db [columns][dim]    A = dz, logit tiles    B = a, rows as they are K = rows
  *
- * The strides ars, aks of A are compile-time constants (nothing is transposed or repacked between the products), B is
- * always contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in
- * f32, longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
+ * One of the strides ars, aks of A is 1, nothing is transposed or repacked between the products, B is always contiguous.
+ * Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in f32, longer sums
+ * are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
  */
 enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in a tile's columns */ };
 
 #define UNROLLED _Pragma("GCC unroll 16")
 
-static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int ars, int aks, const float *B,
+static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks, const float *B,
                                                                vf c[MR][NV])
 {
     _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
@@ -58,13 +58,13 @@ static inline void prefetch_piece(const struct skl_soon *soon, int strip, int st
         for (int i = 0; i < soon->bytes; i += 64) __builtin_prefetch(soon->at + r * soon->stride + i, 0, 2);
 }
 
-static void logits(int n, int k, const float *columns, const float *rows, struct skl_soon soon, int add, float *y)
+static void logits(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add, float *y)
 {
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
         prefetch_piece(&soon, j / MR, (n + MR - 1) / MR);
         clear_c(c);
-        micro_kernel(k, columns + j * SKL_LDK, SKL_LDK, 1, rows, c);
+        micro_kernel(k, columns + j * ld, ld, 1, rows, c);
         if (add)
             add_c(c, y + j * NR, NR);
         else
@@ -73,7 +73,7 @@ static void logits(int n, int k, const float *columns, const float *rows, struct
 }
 
 /* Only strips of MR columns that are live take part; runs of them are summed in one go. n is a multiple of MR. */
-static void grad_rows(int n, int d, const unsigned char *live, const float *columns, const float *dz,
+static void grad_rows(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
                       struct skl_soon soon, float *da)
 {
     int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
@@ -90,7 +90,7 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
         prefetch_piece(&soon, i / MR, (d + MR - 1) / MR);
         clear_c(c);
         for (int r = 0; r < runs; r++)
-            micro_kernel(length[r], columns + from[r] * SKL_LDK + i, 1, SKL_LDK, dz + from[r] * NR, c);
+            micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, c);
         add_c(c, da + i * NR, NR);
     }
 }

@@ -154,19 +154,36 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t
     }
 }
 
-/* The same for columns that some rows do not see: 0 times NaN or inf must stay 0 there; where a row does see such a column,
- * its dz is NaN anyway. */
-static void drop_nonfinite(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int d, float *columns)
+/* As for rows that do not see a column (lane.c), for columns that some rows do not see: 0 times NaN or inf must stay 0 there;
+ * where a row does see such a column, its dz is NaN anyway. */
+static void drop_nonfinite(int n, int d, float *columns)
 {
-    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, n = SKL_BK, nr = run->work->kernels->nr;
-    for (int panel = 0; !masked && panel * nr < lane->n; panel++) masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
-    if (run->work->columns - tile * SKL_BK < n)
-        n = (int)(run->work->columns - tile * SKL_BK);
-    for (int j = 0; masked && j < n; j++)
+    for (int j = 0; j < n; j++)
         for (int i = 0; i < d; i++) {
             float *x = &columns[j * SKL_LDK + i];
             *x = fabsf(*x) <= FLT_MAX ? *x : 0;
         }
+}
+
+static int masked_tile(const struct skl_run *run, const struct skl_lane *lane, int64_t tile)
+{
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->work->kernels->nr;
+    for (int panel = 0; !masked && panel * nr < lane->n; panel++) masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
+    return masked;
+}
+
+/* The columns' entries d0..d0+d-1 for da. The micro-kernel reads whole strips of entries, so others are copied. */
+static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int64_t d0,
+                                           int d)
+{
+    const struct skl_work *work = w->run->work;
+    int masked = skl_ranged(work) && masked_tile(w->run, lane, tile), copy = masked || d % work->kernels->mr;
+    struct skl_columns c =
+        skl_fetch_columns(work, lane, side, tile, d0, d, copy ? SKL_COPY : SKL_AS_IT_IS, w->scratch.columns[0]);
+    if (masked)
+        drop_nonfinite(SKL_BK < work->columns - tile * SKL_BK ? SKL_BK : (int)(work->columns - tile * SKL_BK), d,
+                       w->scratch.columns[0]);
+    return c;
 }
 
 /* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
@@ -179,16 +196,14 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         int64_t at = (tile - slab) * run->plan.panels;
         if (!sees_tile(lane, tile))
             continue;
-        skl_pack_tile(run->work, lane, side, tile, d0, d, w->scratch.columns[0]);
-        if (skl_ranged(run->work))
-            drop_nonfinite(run, lane, tile, d, w->scratch.columns[0]);
+        struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
         for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
             const float *dz = lane->y[side] + (at + panel) * panel_size;
             struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64};
             skl_tile_range(run, lane, panel, tile, &j0, &j1);
             int strips = (j1 - j0 + k->mr - 1) / k->mr;
             k->grad_rows(strips * k->mr, d, lane->live[side] + (at + panel) * SKL_STRIPS_MAX + j0 / k->mr,
-                         w->scratch.columns[0] + j0 * SKL_LDK, dz + j0 * k->nr, soon,
+                         columns.at + j0 * columns.ld, columns.ld, dz + j0 * k->nr, soon,
                          lane->da[side] + (panel * dim + d0) * k->nr);
         }
     }

@@ -17,7 +17,7 @@
 enum {
     SKL_BK = 192,     /* columns in a tile: a multiple of every mr (4, 6, 8, 12). More would push a panel's two logit tiles
                          (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
-    SKL_LDK = 256,    /* distance between columns in a packed tile, a constant so that the micro-kernel's addresses are */
+    SKL_LDK = 256,    /* distance between columns in a packed tile */
     SKL_NR_MAX = 32,  /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64    /* of every buffer */
@@ -66,9 +66,9 @@ struct skl_kernels {
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y);  /* y = (dtype) x */
 
     /* The products; n columns, k or d entries of dim. */
-    void (*logits)(int n, int k, const float *columns, const float *rows, struct skl_soon soon, int add,
+    void (*logits)(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
                    float *y);                                                                    /* y (+)= b a^T */
-    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, const float *dz,
+    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
                       struct skl_soon soon, float *da);                                          /* da^T += b^T dz */
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
                          struct skl_soon soon, int d, float *db, int64_t stride);                /* db += dz^T a */

@@ -8,7 +8,7 @@ enum {
     /* Rows of a lane. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
-    BLOCK_KEPT = 256,     /* with short dim, so that the logits of a tile and of the next fit in L2 */
+    BLOCK_KEPT = 128,     /* with short dim: the logits of a tile and of the next fit in L2, those of all columns in L3 */
     BLOCK_MIN = 64,       /* keeping logits of fewer rows is not worth it: recompute */
     TASKS_LEAST = 16,     /* small problems are cut into fewer rows until there are so many tasks */
     LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */

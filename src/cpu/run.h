@@ -48,8 +48,14 @@ void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int 
 int skl_panel_mask(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *lo, int *hi);
 
 /* sweep.c: columns into states. */
-void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int k,
-                   float *columns);
+/* A tile of columns in f32, entries d0..d0+k-1, column j at at[j ld]. */
+struct skl_columns {
+    const float *at;
+    int64_t ld;
+};
+enum skl_fetch { SKL_AS_IT_IS, SKL_COPY }; /* may it be the operand itself? Only 'packed' may be written to */
+struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
+                                     int k, enum skl_fetch how, float *packed);
 void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2], int64_t panel_stride);
 void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);

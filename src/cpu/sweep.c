@@ -13,13 +13,19 @@ static int tile_columns(const struct skl_work *w, int64_t tile)
     return left < SKL_BK ? (int)left : SKL_BK;
 }
 
-void skl_pack_tile(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0, int k,
-                   float *columns)
+/* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a strip
+ * fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
+struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
+                                     int k, enum skl_fetch how, float *packed)
 {
     const struct skl_work_side *s = &w->side[side];
     int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
-    const char *b = skl_operand_at(&s->b, batch, head, tile * SKL_BK);
-    w->kernels->pack_columns(tile_columns(w, tile), k, b + d0 * skl_size_of(s->b.dtype), s->b.dtype, s->b.stride[2], columns);
+    const char *b = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK) + d0 * skl_size_of(s->b.dtype);
+    int n = tile_columns(w, tile);
+    if (how == SKL_AS_IT_IS && s->b.dtype == SKL_F32 && n == SKL_BK && s->b.stride[2] < 1024 && (uintptr_t)b % 4 == 0)
+        return (struct skl_columns){(const float *)b, s->b.stride[2]};
+    w->kernels->pack_columns(n, k, b, s->b.dtype, s->b.stride[2], packed);
+    return (struct skl_columns){packed, SKL_LDK};
 }
 
 /* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share is
@@ -56,7 +62,7 @@ static void start_from_bias(const struct skl_work *w, int side, int64_t tile, in
 }
 
 static void score_panel(const struct skl_run *run, const struct skl_lane *lane, int side, int panel, int64_t tile,
-                        int64_t d0, int k, const float *columns, struct skl_soon soon, float *y)
+                        int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
 {
     const struct skl_work *w = run->work;
     const struct skl_work_side *s = &w->side[side];
@@ -67,7 +73,7 @@ static void score_panel(const struct skl_run *run, const struct skl_lane *lane, 
         add = 1;
     }
     const float *rows = lane->rows[side] + ((int64_t)panel * s->dim + d0) * nr;
-    w->kernels->logits(j1 - j0, k, columns + j0 * SKL_LDK, rows, soon, add, y + j0 * nr);
+    w->kernels->logits(j1 - j0, k, columns.at + j0 * columns.ld, columns.ld, rows, soon, add, y + j0 * nr);
 }
 
 /* Softcap, then -inf for what single rows of the panel do not see. */
@@ -95,28 +101,22 @@ static void score_blocks(const struct skl_worker *w, const struct skl_lane *lane
             int64_t left = work->side[side].dim - d0;
             int k = left < work->kernels->kc ? (int)left : work->kernels->kc;
             int more = left > k, panels = (lane->n + work->kernels->nr - 1) / work->kernels->nr;
-            skl_pack_tile(work, lane, side, tile, d0, k, w->scratch.columns[0]);
+            struct skl_columns columns =
+                skl_fetch_columns(work, lane, side, tile, d0, k, SKL_AS_IT_IS, w->scratch.columns[0]);
             for (int panel = 0; panel < panels; panel++) {
                 struct skl_soon soon = next_columns(work, lane, more ? side : !side, more || !side ? tile : tile + 1,
                                                     more ? d0 + k : 0, panel, panels);
-                score_panel(w->run, lane, side, panel, tile, d0, k, w->scratch.columns[0], soon, y[side] + panel * panel_stride);
+                score_panel(w->run, lane, side, panel, tile, d0, k, columns, soon, y[side] + panel * panel_stride);
             }
         }
 }
 
-static void pack_whole(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile)
-{
-    const struct skl_work *work = w->run->work;
-    for (int side = 0; side < 2; side++)
-        skl_pack_tile(work, lane, side, tile, 0, (int)work->side[side].dim, w->scratch.columns[side]);
-}
-
 static void score_whole(const struct skl_worker *w, const struct skl_lane *lane, int panel, int panels, int64_t tile,
-                        float *const y[2])
+                        const struct skl_columns columns[2], float *const y[2])
 {
     const struct skl_work *work = w->run->work;
     for (int side = 0; side < 2; side++)
-        score_panel(w->run, lane, side, panel, tile, 0, (int)work->side[side].dim, w->scratch.columns[side],
+        score_panel(w->run, lane, side, panel, tile, 0, (int)work->side[side].dim, columns[side],
                     next_columns(work, lane, side, tile + 1, 0, panel, panels), y[side]);
 }
 
@@ -129,9 +129,11 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
 {
     const struct skl_run *run = w->run;
     int nr = run->work->kernels->nr, panels = (lane->n + nr - 1) / nr;
-    if (run->plan.whole)
-        pack_whole(w, lane, tile);
-    else
+    struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
+    for (int side = 0; run->plan.whole && side < 2; side++)
+        columns[side] = skl_fetch_columns(run->work, lane, side, tile, 0, (int)run->work->side[side].dim, SKL_AS_IT_IS,
+                                          w->scratch.columns[side]);
+    if (!run->plan.whole)
         score_blocks(w, lane, tile, y, panel_stride);
     for (int panel = 0; panel < panels; panel++) {
         float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
@@ -140,7 +142,7 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
         if (j0 >= j1)
             continue;
         if (run->plan.whole)
-            score_whole(w, lane, panel, panels, tile, mine);
+            score_whole(w, lane, panel, panels, tile, columns, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         shape_panel(run, lane, panel, tile, j1 - j0, from_j0);
         if (use)

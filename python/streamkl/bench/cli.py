@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m streamkl bench",
         description="Mean forward KL and its gradient by streamkl, eager torch, torch.compile, a chunked loop, Liger "
-        "and TRL (vocabulary) or three flash calls (attention): time, peak extra memory, gradient error against float64.",
+        "and TRL (vocabulary) or three flash calls (attention): time, peak extra memory, error against float64.",
     )
     p.add_argument("--attention", action="store_true", help="attention instead of vocabulary")
     p.add_argument(

@@ -84,23 +84,31 @@ def _best(run, warm: bool) -> float:
 
 
 def exact_gradients(case: Case, x: Dict[str, Tensor]) -> Dict[str, Tensor]:
-    """Gradients in float64, of one head: of a_s for as many rows as are affordable; of b_s too, if those are all."""
-    one = [x[name].detach()[0, 0] if case.attention else x[name].detach() for name in ("a_s", "b_s", "a_t", "b_t")]
+    """Gradients in float64, of one head: of a_s for as many rows as are affordable; of b_s too, if those are all.
+
+    By blocks of rows and of columns: a float64 copy of a large unembedding may not fit."""
+    a_s, b_s, a_t, b_t = (
+        x[n].detach()[0, 0] if case.attention else x[n].detach() for n in ("a_s", "b_s", "a_t", "b_t")
+    )
     scale = case.width**-0.5 if case.attention else 1.0
     rows = min(case.length, max(1, int(EXACT_PRODUCTS / (case.columns * case.width))))
-    b_s, b_t = one[1].double(), one[3].double()
-    da, db = [], torch.zeros_like(b_s)
+    parts = [slice(i, i + 8192) for i in range(0, case.columns, 8192)]
+    da = torch.zeros(rows, case.width, dtype=torch.float64)
+    db = torch.zeros(b_s.shape, dtype=torch.float64) if rows == case.length else None
     for first in range(0, rows, 256):
         here = slice(first, min(first + 256, rows))
-        a_s, a_t = one[0][here].double(), one[2][here].double()
-        z_s, z_t = scale * (a_s @ b_s.T), scale * (a_t @ b_t.T)
+        s, t = a_s[here].double(), a_t[here].double()
+        z_s = torch.cat([scale * (s @ b_s[part].double().T) for part in parts], -1)
+        z_t = torch.cat([scale * (t @ b_t[part].double().T) for part in parts], -1)
         if case.causal:
             hidden = torch.arange(case.columns) > torch.arange(here.start, here.stop)[:, None]
             z_s.masked_fill_(hidden, -torch.inf), z_t.masked_fill_(hidden, -torch.inf)
         dz = (z_s.softmax(-1) - z_t.softmax(-1)) * (scale / case.rows)
-        da.append(dz @ b_s)
-        db += dz.T @ a_s
-    return {"a_s": torch.cat(da), **({"b_s": db} if rows == case.length else {})}
+        for part in parts:
+            da[here] += dz[:, part] @ b_s[part].double()
+            if db is not None:
+                db[part] += dz[:, part].T @ s
+    return {"a_s": da} if db is None else {"a_s": da, "b_s": db}
 
 
 def gradient_error(case: Case, grads: Dict[str, Tensor], exact: Dict[str, Tensor]) -> float:
