@@ -33,7 +33,8 @@ enum skl_status skl_value_and_grad(const struct skl_problem *p, const struct skl
     return run_call(SKL_CALL_VALUE_AND_GRAD, p, NULL, out, NULL);
 }
 
-enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved, const struct skl_outputs *out)
+enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
+                             const struct skl_outputs *out)
 {
     if (!saved)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = NULL: a backward needs what skl_value wrote");

@@ -8,11 +8,11 @@
 
 #include <stdio.h>
 
-#define TRY(call)                      \
-    do {                               \
-        enum skl_status s_ = (call);   \
-        if (s_ != SKL_OK)              \
-            return s_;                 \
+#define TRY(call)                    \
+    do {                             \
+        enum skl_status s_ = (call); \
+        if (s_ != SKL_OK)            \
+            return s_;               \
     } while (0)
 
 #define LOG2E 1.4426950408889634
@@ -40,7 +40,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
     if (!(p->temperature > 0 && p->temperature < HUGE_VAL))
         return bad_real("temperature", p->temperature, "it must be positive and finite");
     if (p->divergence == SKL_JSD && !(p->beta > 0 && p->beta < 1))
-        return bad_real("beta", p->beta, "it must be strictly between 0 and 1 (the limits are not KL: use forward or reverse)");
+        return bad_real("beta", p->beta,
+                        "it must be strictly between 0 and 1 (the limits are not KL: use forward or reverse)");
     if (p->window_left < -1)
         return bad("window_left", p->window_left, "it must be -1 (no limit) or a number of columns");
     if (p->window_right < -1)
@@ -90,12 +91,13 @@ static enum skl_status check_rows(const char *name, const struct skl_tensor *t, 
 struct side_names {
     const char *a, *b, *bias, *scale, *softcap, *grad_a, *grad_b, *grad_bias, *lse, *kl;
 };
-static const struct side_names student_names = {"s.a",      "s.b",      "s.bias",   "s.scale",     "s.softcap",
-                                                "out.s.a",  "out.s.b",  "out.s.bias", "lse_s",     "kl_s"};
-static const struct side_names teacher_names = {"t.a",      "t.b",      "t.bias",   "t.scale",     "t.softcap",
-                                                "out.t.a",  "out.t.b",  "out.t.bias", "lse_t",     "kl_t"};
+static const struct side_names student_names = {"s.a",     "s.b",     "s.bias",     "s.scale", "s.softcap",
+                                                "out.s.a", "out.s.b", "out.s.bias", "lse_s",   "kl_s"};
+static const struct side_names teacher_names = {"t.a",     "t.b",     "t.bias",     "t.scale", "t.softcap",
+                                                "out.t.a", "out.t.b", "out.t.bias", "lse_t",   "kl_t"};
 
-static enum skl_status check_operands(const struct skl_problem *p, const struct skl_side *s, const struct side_names *names)
+static enum skl_status check_operands(const struct skl_problem *p, const struct skl_side *s,
+                                      const struct side_names *names)
 {
     int attention = p->use == SKL_ATTENTION;
     const struct skl_tensor *a = &s->a, *b = &s->b;
@@ -109,13 +111,13 @@ static enum skl_status check_operands(const struct skl_problem *p, const struct 
     struct skl_rule rule_b = {names->b, attention ? 4 : 2, SKL_FLOATS, attention ? keys : head, 1, 0};
     TRY(skl_check_tensor(b, &rule_b));
     if (attention && (b->shape[1] == 0 ? a->shape[1] != 0 : a->shape[1] % b->shape[1] != 0))
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[1] = %lld heads: it must divide the %lld heads of %s", names->b,
-                        (long long)b->shape[1], (long long)a->shape[1], names->a);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[1] = %lld heads: it must divide the %lld heads of %s",
+                        names->b, (long long)b->shape[1], (long long)a->shape[1], names->a);
     if (s->bias.data) {
         struct skl_rule rule = {names->bias, 1, SKL_FLOATS, vocabulary, 0, 0};
         if (attention)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a column bias is for linear problems", names->bias,
-                            s->bias.data);
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a column bias is for linear problems",
+                            names->bias, s->bias.data);
         TRY(skl_check_tensor(&s->bias, &rule));
     }
     if (!(s->scale > -HUGE_VAL && s->scale < HUGE_VAL))
@@ -135,10 +137,10 @@ static enum skl_status check_grads(const struct skl_side *s, const struct skl_gr
         if (!each[i].grad->data)
             continue;
         if (i == 2 && !each[i].of->data)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: there is no %s to be differentiated", each[i].name,
-                            each[i].grad->data, names->bias);
-        struct skl_rule rule = {each[i].name, each[i].of->ndim, 1 << SKL_F32 | 1 << each[i].of->dtype, each[i].of->shape,
-                                i < 2, 1};
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: there is no %s to be differentiated",
+                            each[i].name, each[i].grad->data, names->bias);
+        struct skl_rule rule = {
+            each[i].name, each[i].of->ndim, 1 << SKL_F32 | 1 << each[i].of->dtype, each[i].of->shape, i < 2, 1};
         TRY(skl_check_tensor(each[i].grad, &rule));
     }
     return SKL_OK;
@@ -178,8 +180,8 @@ static enum skl_status check_columns(const struct skl_problem *p, struct skl_wor
                         "cannot use columns = 0 with s.b of %lld and t.b of %lld rows: say how many columns are valid",
                         (long long)m_s, (long long)m_t);
     if (p->columns > m_s || p->columns > m_t)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use columns = %lld: s.b has %lld rows and t.b %lld", (long long)p->columns,
-                        (long long)m_s, (long long)m_t);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use columns = %lld: s.b has %lld rows and t.b %lld",
+                        (long long)p->columns, (long long)m_s, (long long)m_t);
     w->columns = p->columns ? p->columns : m_s;
     return SKL_OK;
 }
@@ -246,8 +248,9 @@ static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work
     w->progress_data = p->progress_data;
     w->kernels = skl_kernels_for((enum skl_isa)p->isa);
     if (!w->kernels)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it",
-                        (int)p->isa, skl_isa_name((enum skl_isa)p->isa));
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)p->isa,
+                        skl_isa_name((enum skl_isa)p->isa));
     int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
     while (p->isa == SKL_ISA_BEST && w->kernels->narrower && together <= w->kernels->narrower->nr)
         w->kernels = w->kernels->narrower;
@@ -265,15 +268,24 @@ struct named {
 static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *o)
 {
-    struct named outputs[] = {{"out.loss", &o->loss},     {"out.lse_s", &o->lse_s}, {"out.lse_t", &o->lse_t},
-                              {"out.kl_s", &o->kl_s},     {"out.kl_t", &o->kl_t},   {"out.s.a", &o->s.a},
-                              {"out.s.b", &o->s.b},       {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
-                              {"out.t.b", &o->t.b},       {"out.t.bias", &o->t.bias}};
-    struct named inputs[] = {{"s.a", &p->s.a},       {"s.b", &p->s.b},     {"s.bias", &p->s.bias}, {"t.a", &p->t.a},
-                             {"t.b", &p->t.b},       {"t.bias", &p->t.bias}, {"begin", &p->begin}, {"end", &p->end},
-                             {"weight", &p->weight}, {"saved.loss", saved ? &saved->loss : NULL},
-                             {"saved.lse_s", saved ? &saved->lse_s : NULL}, {"saved.lse_t", saved ? &saved->lse_t : NULL},
-                             {"saved.kl_s", saved ? &saved->kl_s : NULL}, {"saved.kl_t", saved ? &saved->kl_t : NULL}};
+    struct named outputs[] = {{"out.loss", &o->loss}, {"out.lse_s", &o->lse_s},   {"out.lse_t", &o->lse_t},
+                              {"out.kl_s", &o->kl_s}, {"out.kl_t", &o->kl_t},     {"out.s.a", &o->s.a},
+                              {"out.s.b", &o->s.b},   {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
+                              {"out.t.b", &o->t.b},   {"out.t.bias", &o->t.bias}};
+    struct named inputs[] = {{"s.a", &p->s.a},
+                             {"s.b", &p->s.b},
+                             {"s.bias", &p->s.bias},
+                             {"t.a", &p->t.a},
+                             {"t.b", &p->t.b},
+                             {"t.bias", &p->t.bias},
+                             {"begin", &p->begin},
+                             {"end", &p->end},
+                             {"weight", &p->weight},
+                             {"saved.loss", saved ? &saved->loss : NULL},
+                             {"saved.lse_s", saved ? &saved->lse_s : NULL},
+                             {"saved.lse_t", saved ? &saved->lse_t : NULL},
+                             {"saved.kl_s", saved ? &saved->kl_s : NULL},
+                             {"saved.kl_t", saved ? &saved->kl_t : NULL}};
     int n_out = sizeof outputs / sizeof *outputs, n_in = sizeof inputs / sizeof *inputs;
     for (int i = 0; i < n_out; i++) {
         for (int j = 0; j < i + n_in; j++) {
@@ -289,8 +301,8 @@ static enum skl_status check_overlap(const struct skl_problem *p, const struct s
 static enum skl_status check_row_outputs(const char *prefix, const struct skl_problem *p, const struct skl_outputs *o,
                                          int output)
 {
-    struct named each[] = {{"loss", &o->loss}, {"lse_s", &o->lse_s}, {"lse_t", &o->lse_t}, {"kl_s", &o->kl_s},
-                           {"kl_t", &o->kl_t}};
+    struct named each[] = {
+        {"loss", &o->loss}, {"lse_s", &o->lse_s}, {"lse_t", &o->lse_t}, {"kl_s", &o->kl_s}, {"kl_t", &o->kl_t}};
     for (int i = 0; i < 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.%s", prefix, each[i].name);
@@ -340,8 +352,8 @@ static enum skl_status check_saved(const struct skl_problem *p, const struct skl
                 {"saved.kl_t", &saved->kl_t, p->divergence == SKL_JSD && (grads & 1 << !student)}};
     for (int i = 0; i < 5; i++)
         if (each[i].needed && !each[i].tensor->data)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = NULL: this backward needs what skl_value wrote there",
-                            each[i].name);
+            return skl_fail(SKL_BAD_ARGUMENT,
+                            "cannot use %s.data = NULL: this backward needs what skl_value wrote there", each[i].name);
     return SKL_OK;
 }
 
@@ -354,11 +366,13 @@ static enum skl_status check_backward_outputs(const struct skl_outputs *o)
             return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a backward writes gradients only", names[i],
                             rows[i]->data);
     if (o->value)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.value = %p: a backward writes gradients only", (void *)o->value);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.value = %p: a backward writes gradients only",
+                        (void *)o->value);
     return SKL_OK;
 }
 
-static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out)
+static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_problem *p,
+                                          const struct skl_outputs *out)
 {
     if (call == SKL_CALL_VALUE && (any_grad(&out->s) || any_grad(&out->t)))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in skl_value: call skl_value_and_grad",

@@ -80,8 +80,7 @@ static int64_t height(const struct skl_side *side)
 int64_t skl_reference_rows(const struct skl_problem *p)
 {
     int64_t rows = 1;
-    for (int k = 0; k < p->s.a.ndim - 1; k++)
-        rows *= p->s.a.shape[k];
+    for (int k = 0; k < p->s.a.ndim - 1; k++) rows *= p->s.a.shape[k];
     return rows;
 }
 
@@ -122,8 +121,7 @@ static double weight_of_row(const struct skl_problem *p, int64_t row)
 static double total_weight(const struct skl_problem *p)
 {
     double total = 0;
-    for (int64_t row = 0; row < skl_reference_rows(p); row++)
-        total += weight_of_row(p, row);
+    for (int64_t row = 0; row < skl_reference_rows(p); row++) total += weight_of_row(p, row);
     return total;
 }
 
@@ -157,8 +155,7 @@ static void logits(const struct skl_problem *p, const struct skl_side *side, int
     for (int64_t j = 0; j < n; j++) {
         int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
         double x = 0;
-        for (int64_t d = 0; d < D; d++)
-            x += element(&side->a, a + d) * element(&side->b, bj + d);
+        for (int64_t d = 0; d < D; d++) x += element(&side->a, a + d) * element(&side->b, bj + d);
         if (side->bias.data)
             x += element(&side->bias, (lo + j) * side->bias.stride[0]);
         double y = scale * x;
@@ -185,8 +182,7 @@ static double log_sum_exp(int64_t n, const double *z)
     }
     if (m == -INFINITY)
         return m;
-    for (int64_t j = 0; j < n; j++)
-        sum += exp(z[j] - m);
+    for (int64_t j = 0; j < n; j++) sum += exp(z[j] - m);
     return m + log(sum);
 }
 
@@ -195,8 +191,7 @@ static void distribution_of_row(const struct skl_problem *p, const struct skl_si
 {
     logits(p, side, row, lo, n, of->logp, of->slope);
     of->lse = log_sum_exp(n, of->logp);
-    for (int64_t j = 0; j < n; j++)
-        of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
+    for (int64_t j = 0; j < n; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
 }
 
 /* KL(P || Q) and g times its gradients. A column where P has no mass contributes 0, whatever Q is. */
@@ -259,15 +254,13 @@ static void side_gradients(const struct skl_problem *p, const struct skl_side *s
         int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
         if (grad_x)
             grad_x[lo + j] = dx;
-        for (int64_t d = 0; grad_a && d < width(side); d++)
-            grad_a[d] += dx * element(&side->b, bj + d);
+        for (int64_t d = 0; grad_a && d < width(side); d++) grad_a[d] += dx * element(&side->b, bj + d);
     }
 }
 
 static void fill(double *x, int64_t n, double value)
 {
-    for (int64_t i = 0; x && i < n; i++)
-        x[i] = value;
+    for (int64_t i = 0; x && i < n; i++) x[i] = value;
 }
 
 int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct skl_reference_row *out)
@@ -322,8 +315,7 @@ static void accumulate(const struct skl_problem *p, const struct skl_side *side,
     int64_t first = matrix_of_row(p, side, row) * height(side);
     skl_reference_range(p, row, &lo, &hi);
     for (int64_t j = lo > 0 ? lo : 0; j < hi && j < columns; j++) {
-        for (int64_t d = 0; into->b && d < D; d++)
-            into->b[(first + j) * D + d] += grad_x[j] * element(&side->a, a + d);
+        for (int64_t d = 0; into->b && d < D; d++) into->b[(first + j) * D + d] += grad_x[j] * element(&side->a, a + d);
         if (into->bias)
             into->bias[j] += grad_x[j];
     }

@@ -20,7 +20,8 @@ static int empty(const struct skl_tensor *t)
     return 0;
 }
 
-/* A dimension, and a tensor as dimensions sorted by stride with neighbours joined: [4][8] of strides 8, 1 is [32] of 1. */
+/* A dimension, and a tensor as dimensions sorted by stride with neighbours joined: [4][8] of strides 8, 1 is [32] of 1.
+ */
 struct dim {
     int64_t n, stride;
 };
@@ -65,8 +66,7 @@ static int overlaps_itself(const struct skl_tensor *t)
 static void byte_range(const struct skl_tensor *t, intptr_t *first, intptr_t *last)
 {
     int64_t size = skl_size_of(t->dtype), low = 0, high = 0;
-    for (int i = 0; i < t->ndim; i++)
-        *(t->stride[i] < 0 ? &low : &high) += t->stride[i] * (t->shape[i] - 1);
+    for (int i = 0; i < t->ndim; i++) *(t->stride[i] < 0 ? &low : &high) += t->stride[i] * (t->shape[i] - 1);
     *first = (intptr_t)t->data + (intptr_t)(low * size);
     *last = (intptr_t)t->data + (intptr_t)((high + 1) * size);
 }
@@ -137,17 +137,19 @@ enum skl_status skl_check_tensor(const struct skl_tensor *t, const struct skl_ru
         int only_i32 = r->dtypes == 1 << SKL_I32, only_f32 = r->dtypes == 1 << SKL_F32;
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.dtype = %d (%s): it must be %s", r->name, (int)t->dtype,
                         skl_dtype_name(t->dtype),
-                        only_i32   ? "i32"
-                        : only_f32 ? "f32"
+                        only_i32    ? "i32"
+                        : only_f32  ? "f32"
                         : r->output ? "f32 or the dtype of what it is the gradient of"
                                     : "f32, bf16 or f16");
     }
     if (t->device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use %s.device = %d: this build computes on the CPU (device %d)", r->name,
-                        (int)t->device, SKL_CPU);
+        return skl_fail(SKL_UNSUPPORTED, "cannot use %s.device = %d: this build computes on the CPU (device %d)",
+                        r->name, (int)t->device, SKL_CPU);
     if (r->ndim ? t->ndim != r->ndim : t->ndim < 2 || t->ndim > 4)
-        return r->ndim ? skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.ndim = %d: it must be %d", r->name, (int)t->ndim, r->ndim)
-                       : skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.ndim = %d: it must be 2, 3 or 4", r->name, (int)t->ndim);
+        return r->ndim
+                   ? skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.ndim = %d: it must be %d", r->name, (int)t->ndim,
+                              r->ndim)
+                   : skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.ndim = %d: it must be 2, 3 or 4", r->name, (int)t->ndim);
     for (int i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
             return bad_dim(r, i, t->shape[i], "a size must be at least", 0);
@@ -156,8 +158,9 @@ enum skl_status skl_check_tensor(const struct skl_tensor *t, const struct skl_ru
     }
     int last = t->ndim - 1;
     if (r->last_contiguous && t->shape[last] > 1 && t->stride[last] != 1)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.stride[%d] = %lld: the last dimension must be contiguous, stride 1",
-                        r->name, last, (long long)t->stride[last]);
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use %s.stride[%d] = %lld: the last dimension must be contiguous, stride 1", r->name,
+                        last, (long long)t->stride[last]);
     if (!reach_fits(t))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s of shape[0] = %lld, stride[0] = %lld: its offsets overflow",
                         r->name, (long long)t->shape[0], (long long)t->stride[0]);

@@ -8,11 +8,11 @@
 /* What is demanded of a tensor; name is the argument's, for the sentence. */
 struct skl_rule {
     const char *name;
-    int ndim;              /* 0: 2, 3 or 4 */
-    int dtypes;            /* bit (1 << dtype) for each that is allowed */
-    const int64_t *shape;  /* ndim numbers, -1: any; NULL: any shape */
+    int ndim;             /* 0: 2, 3 or 4 */
+    int dtypes;           /* bit (1 << dtype) for each that is allowed */
+    const int64_t *shape; /* ndim numbers, -1: any; NULL: any shape */
     int last_contiguous;
-    int output;            /* elements must not overlap */
+    int output; /* elements must not overlap */
 };
 
 enum { SKL_FLOATS = 1 << SKL_F32 | 1 << SKL_BF16 | 1 << SKL_F16 };

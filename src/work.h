@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The work of one call after every check has passed: defaults filled in, shapes normalised, sides put in the order of
- * KL(P || Q). Attention has batch x heads problems of n rows; linear is one problem whose rows have up to three indices.
+ * KL(P || Q). Attention has batch x heads problems of n rows; linear is one problem whose rows have up to three
+ * indices.
  */
 #ifndef SKL_WORK_H
 #define SKL_WORK_H
@@ -47,11 +48,11 @@ struct skl_work_side {
 struct skl_work {
     const struct skl_kernels *kernels;
     int attention, jsd, mean;
-    int student;  /* which side the student is: P for reverse KL, Q otherwise */
-    int grads;    /* bit 0: some gradient of P is wanted; bit 1: of Q */
+    int student;             /* which side the student is: P for reverse KL, Q otherwise */
+    int grads;               /* bit 0: some gradient of P is wanted; bit 1: of Q */
     int64_t batch, heads, n; /* rows are (b, h, i) with i < n */
     int64_t rows, columns;
-    int64_t left, right;     /* window around the diagonal; -1: no limit */
+    int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight, loss;
     struct skl_work_side side[2]; /* P, Q */
     double weight_sum;
@@ -116,7 +117,8 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
 /* For skl_finish, which reads shapes, weights and outputs only. */
 enum skl_status skl_check_finish(const struct skl_problem *p, const struct skl_outputs *out, struct skl_work *w);
 
-/* A row's state in the order P, Q, natural logarithms; struct skl_state names the same numbers by student and teacher. */
+/* A row's state in the order P, Q, natural logarithms; struct skl_state names the same numbers by student and teacher.
+ */
 struct skl_row_state {
     struct skl_side_state {
         double m, l, acc;

@@ -104,13 +104,15 @@ struct test_case test_random_case(void)
 
 /* ---------------------------------------------------------------------------------------------- building --- */
 
-const char *const test_output_name[OUTPUTS] = {"loss", "lse_s",      "lse_t",  "kl_s",   "kl_t",     "grad a_s",
-                                               "grad b_s", "grad bias_s", "grad a_t", "grad b_t", "grad bias_t"};
+const char *const test_output_name[OUTPUTS] = {"loss",     "lse_s",    "lse_t",      "kl_s",
+                                               "kl_t",     "grad a_s", "grad b_s",   "grad bias_s",
+                                               "grad a_t", "grad b_t", "grad bias_t"};
 
 struct skl_tensor *test_slot(struct skl_outputs *out, int output)
 {
-    struct skl_tensor *const slots[OUTPUTS] = {&out->loss, &out->lse_s, &out->lse_t,  &out->kl_s, &out->kl_t, &out->s.a,
-                                               &out->s.b,  &out->s.bias, &out->t.a, &out->t.b,  &out->t.bias};
+    struct skl_tensor *const slots[OUTPUTS] = {&out->loss, &out->lse_s, &out->lse_t, &out->kl_s,
+                                               &out->kl_t, &out->s.a,   &out->s.b,   &out->s.bias,
+                                               &out->t.a,  &out->t.b,   &out->t.bias};
     return slots[output];
 }
 

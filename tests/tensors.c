@@ -46,7 +46,7 @@ static uint16_t to_bits(double value, int fraction_bits, int bias)
         return 0x7FFF;
     if (magnitude == 0)
         return sign;
-    frexp(magnitude, &exponent);                                /* magnitude = f 2^exponent, f in [1/2, 1) */
+    frexp(magnitude, &exponent);                                  /* magnitude = f 2^exponent, f in [1/2, 1) */
     exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1; /* subnormals share the least exponent */
     double steps = isinf(value) ? INFINITY : nearbyint(ldexp(magnitude, fraction_bits - exponent));
     /* A carry into the next power of two is right by itself: the fields are adjacent. */

@@ -36,20 +36,19 @@ int test_check(int ok, const char *file, int line, const char *format, ...) __at
 /* |got - want| <= bound, or the same infinity. NaN fails; -0 equals 0. */
 int test_within(double got, double want, double bound);
 
-#define CHECK_NEAR(got, want, bound, what)                                                                             \
-    test_near(got, want, bound, what, __FILE__, __LINE__)
+#define CHECK_NEAR(got, want, bound, what) test_near(got, want, bound, what, __FILE__, __LINE__)
 int test_near(double got, double want, double bound, const char *what, const char *file, int line);
 
-#define CHECK_STATUS(call, want)                                                                                       \
-    do {                                                                                                               \
-        enum skl_status status_ = (call);                                                                              \
-        CHECK(status_ == (want), "%s gave \"%s\" (%s), expected \"%s\"", #call, skl_status_string(status_),            \
-              skl_last_error(), skl_status_string(want));                                                              \
+#define CHECK_STATUS(call, want)                                                                            \
+    do {                                                                                                    \
+        enum skl_status status_ = (call);                                                                   \
+        CHECK(status_ == (want), "%s gave \"%s\" (%s), expected \"%s\"", #call, skl_status_string(status_), \
+              skl_last_error(), skl_status_string(want));                                                   \
     } while (0)
 
 /* --------------------------------------------------------------------------------------------- choosing --- */
 
-int test_quick(void);           /* 1 under STREAMKL_TEST_QUICK */
+int test_quick(void); /* 1 under STREAMKL_TEST_QUICK */
 int test_cases(int full, int quick);
 uint64_t test_seed(void);
 

@@ -98,12 +98,12 @@ static void refused(struct args *x, int calls, enum skl_status status, const cha
 }
 
 /* RULE(calls, name, value, change): after 'change' of the fresh call x, those calls refuse and name it. */
-#define RULE_(fixture, calls, status, name, shown, change)                                                             \
-    do {                                                                                                               \
-        struct args x;                                                                                                 \
-        fresh(&x, fixture);                                                                                            \
-        change;                                                                                                        \
-        refused(&x, calls, status, name, shown);                                                                       \
+#define RULE_(fixture, calls, status, name, shown, change) \
+    do {                                                   \
+        struct args x;                                     \
+        fresh(&x, fixture);                                \
+        change;                                            \
+        refused(&x, calls, status, name, shown);           \
     } while (0)
 #define RULE(calls, name, shown, change) RULE_(&attention, calls, SKL_BAD_ARGUMENT, name, shown, change)
 #define LINEAR(calls, name, shown, change) RULE_(&linear, calls, SKL_BAD_ARGUMENT, name, shown, change)
@@ -207,7 +207,7 @@ static void outputs(void)
     RULE(PARTIAL | FINISH, "state", "NULL", x.states = NULL);
     RULE(DERIVING, "out.s.a.shape[3]", "1", x.out.s.a.shape[3] = 1);
     RULE(DERIVING, "out.t.b.shape[2]", "1", x.out.t.b.shape[2] = 1);
-    RULE(DERIVING, "out.s.a.dtype", "2", x.out.s.a.dtype = SKL_F16); /* the operand is bf16 */
+    RULE(DERIVING, "out.s.a.dtype", "2", x.out.s.a.dtype = SKL_F16);  /* the operand is bf16 */
     RULE(DERIVING, "out.t.a.dtype", "1", x.out.t.a.dtype = SKL_BF16); /* the operand is f32 */
     RULE(DERIVING, "out.s.b.stride[3]", "2", x.out.s.b.stride[3] = 2);
     RULE(DERIVING, "out.s.a", "0", x.out.s.a.stride[2] = 0);

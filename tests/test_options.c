@@ -17,10 +17,9 @@ static void masks(void)
         int64_t rows, cols, left, right;
         int causal;
     } table[] = {
-        {40, 40, -1, -1, 1},  {40, 150, -1, -1, 1}, {150, 40, -1, -1, 1}, /* above the diagonal: 110 empty rows */
-        {140, 140, 16, -1, 1}, {140, 140, 0, 0, 0},   {60, 300, 130, 5, 0},
-        {60, 300, -1, 7, 0},   {60, 300, 9, -1, 0},   {300, 60, 3, 3, 0},
-        {20, 20, 1000, 1000, 0}, {33, 290, 128, 0, 1}, {1, 270, -1, -1, 1}, {270, 1, -1, -1, 1},
+        {40, 40, -1, -1, 1},   {40, 150, -1, -1, 1},    {150, 40, -1, -1, 1}, /* above the diagonal: 110 empty rows */
+        {140, 140, 16, -1, 1}, {140, 140, 0, 0, 0},     {60, 300, 130, 5, 0}, {60, 300, -1, 7, 0}, {60, 300, 9, -1, 0},
+        {300, 60, 3, 3, 0},    {20, 20, 1000, 1000, 0}, {33, 290, 128, 0, 1}, {1, 270, -1, -1, 1}, {270, 1, -1, -1, 1},
     };
     for (int k = 0; k < COUNT(table); k++) {
         if (test_quick() && k % 3)
@@ -88,9 +87,8 @@ static void logits(void)
     static const struct {
         double scale[2], softcap[2], temperature, beta;
     } table[] = {
-        {{0, 0}, {0, 0}, 4, 0.5},    {{0, 0}, {0, 0}, 0.3, 0.01}, {{0.2, 3}, {0, 0}, 1, 0.99},
-        {{-1, 1}, {0, 0}, 1, 0.3},   {{0, 0}, {30, 0}, 1, 0.5},   {{0, 0}, {0, 1.5}, 2, 0.5},
-        {{0.5, 2}, {5, 5}, 0.5, 0.7},
+        {{0, 0}, {0, 0}, 4, 0.5},  {{0, 0}, {0, 0}, 0.3, 0.01}, {{0.2, 3}, {0, 0}, 1, 0.99},  {{-1, 1}, {0, 0}, 1, 0.3},
+        {{0, 0}, {30, 0}, 1, 0.5}, {{0, 0}, {0, 1.5}, 2, 0.5},  {{0.5, 2}, {5, 5}, 0.5, 0.7},
     };
     for (int k = 0; k < COUNT(table); k++)
         for (int use = 0; use < 2; use++) {
@@ -115,8 +113,8 @@ static void weights(void)
         }
 }
 
-/* skip_below = x leaves out nothing but blocks whose every |dz| is at most x g: each entry of dz is off by at most x g, so
- * da by at most x g |slope| sum_j |b_j| and db by x |slope| sum_i g_i |a_i|. Values do not change at all. */
+/* skip_below = x leaves out nothing but blocks whose every |dz| is at most x g: each entry of dz is off by x g at most,
+ * so da by at most x g |slope| sum_j |b_j| and db by x |slope| sum_i g_i |a_i|. Values do not change at all. */
 static void skipping(void)
 {
     static const double limits[] = {0, 1e-7, 1e-4, 1e-2};

@@ -65,9 +65,9 @@ struct mask {
 };
 
 static const struct mask masks[] = {
-    {"none", 0, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},     {"causal", 1, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},
-    {"window", 0, 2, 1, 0, TEST_UNWEIGHTED, {0, 0}},     {"causal window", 1, 2, -1, 0, TEST_UNWEIGHTED, {0, 0}},
-    {"ranges", 0, -1, -1, 1, TEST_POSITIVE, {0, 0}},     {"padding", 0, -1, -1, 0, TEST_POSITIVE, {3, 0}},
+    {"none", 0, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},          {"causal", 1, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},
+    {"window", 0, 2, 1, 0, TEST_UNWEIGHTED, {0, 0}},          {"causal window", 1, 2, -1, 0, TEST_UNWEIGHTED, {0, 0}},
+    {"ranges", 0, -1, -1, 1, TEST_POSITIVE, {0, 0}},          {"padding", 0, -1, -1, 0, TEST_POSITIVE, {3, 0}},
     {"some weights 0", 0, -1, -1, 0, TEST_SOME_ZERO, {0, 2}},
 };
 
@@ -78,12 +78,9 @@ struct logit {
 };
 
 static const struct logit kinds[] = {
-    {"plain", {0, 0}, {0, 0}, 1, {0, 0}},
-    {"temperature", {0, 0}, {0, 0}, 2.5, {0, 0}},
-    {"scale", {0.7, -0.4}, {0, 0}, 1, {0, 0}},
-    {"softcap", {0, 0}, {2, 3}, 1, {0, 0}},
-    {"bias", {0, 0}, {0, 0}, 1, {1, 1}},
-    {"all", {1.3, 0.8}, {3, 2}, 0.7, {1, 1}},
+    {"plain", {0, 0}, {0, 0}, 1, {0, 0}},      {"temperature", {0, 0}, {0, 0}, 2.5, {0, 0}},
+    {"scale", {0.7, -0.4}, {0, 0}, 1, {0, 0}}, {"softcap", {0, 0}, {2, 3}, 1, {0, 0}},
+    {"bias", {0, 0}, {0, 0}, 1, {1, 1}},       {"all", {1.3, 0.8}, {3, 2}, 0.7, {1, 1}},
 };
 
 static void every_gradient(void)

@@ -50,6 +50,19 @@ static void several_blocks(void)
             run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
 }
 
+/* Many tiles in one running state, whose maxima rise on the way: few rows and many columns, or many heads at once. */
+static void long_rows(void)
+{
+    for (int d = 0; d < 3; d++) {
+        struct test_case c = test_attention_case(3, 13000, 4);
+        c.divergence = d;
+        test_all_ways(&c);
+        c = test_attention_case(2, 3100, 3);
+        c.heads = 8, c.key_heads[S] = 4, c.causal = 1, c.divergence = d;
+        test_all_ways(&c);
+    }
+}
+
 int main(void)
 {
     test_begin("test_sizes");
@@ -57,5 +70,6 @@ int main(void)
     sweep(large, COUNT(large));
     corners();
     several_blocks();
+    long_rows();
     return test_end();
 }

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits; each with enough work
- * that the engine does wake seven threads. */
+/* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits; each with enough
+ * work that the engine does wake seven threads. */
 static struct test_case some_case(int k)
 {
     static const int64_t shapes[][3] = {{300, 500, 24}, {80, 4100, 16}, {700, 200, 40}, {200, 300, 70}};

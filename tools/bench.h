@@ -9,15 +9,15 @@
 
 struct bench {
     struct work work;
-    int pass;  /* enum pass */
+    int pass; /* enum pass */
 };
 
 struct bench_result {
-    int threads, isa;  /* as used: never 0 */
+    int threads, isa; /* as used: never 0 */
     double seconds_min, seconds_median;
-    double gflops, peak_gflops;          /* counted products over seconds_min; FMA peak measured around this work */
-    double bytes, bandwidth;             /* of the operands, each once; and bytes/s that this machine reads */
-    double extra_bytes, max_rel_error;   /* measured memory; worst error of the sampled rows */
+    double gflops, peak_gflops;        /* counted products over seconds_min; FMA peak measured around this work */
+    double bytes, bandwidth;           /* of the operands, each once; and bytes/s that this machine reads */
+    double extra_bytes, max_rel_error; /* measured memory; worst error of the sampled rows */
 };
 
 /* The works measured when none is described: *count of them. 'full' gives the table of docs/performance.md, which

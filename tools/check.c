@@ -32,7 +32,8 @@ static enum skl_status run_in_low_memory(struct job *job)
     struct skl_problem *p = &job->problem;
     size_t bytes;
     p->workspace_limit = 4096;
-    while (p->workspace_limit < SIZE_MAX / 2 && skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, p, &job->all, &bytes) != SKL_OK)
+    while (p->workspace_limit < SIZE_MAX / 2 &&
+           skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, p, &job->all, &bytes) != SKL_OK)
         p->workspace_limit *= 2;
     enum skl_status status = job_run(job, PASS_VALUE_AND_GRAD);
     p->workspace_limit = 0;
@@ -54,8 +55,7 @@ static enum skl_status run(struct job *job, enum way way)
     }
 }
 
-static void report_failure(const struct job *job, int isa, enum way way, enum skl_status status,
-                           const struct errors *e)
+static void report_failure(const struct job *job, int isa, enum way way, enum skl_status status, const struct errors *e)
 {
     char text[512];
     check_describe(&job->work, text, sizeof text);
@@ -66,8 +66,7 @@ static void report_failure(const struct job *job, int isa, enum way way, enum sk
         printf("       errors: loss %.1e, LSE %.1e, grad a %.1e, grad b %.1e\n", e->loss, e->lse, e->a, e->b);
 }
 
-static void check_way(struct checker *checker, struct job *job, const struct expected *expected, int isa,
-                      enum way way)
+static void check_way(struct checker *checker, struct job *job, const struct expected *expected, int isa, enum way way)
 {
     struct group *group = &checker->groups[isa][job->work.divergence][way];
     struct errors e = {0};
@@ -122,6 +121,10 @@ static void print_table(const struct checker *checker)
             }
 }
 
+static const char about[] =
+    "Compares the engine with a reference in double precision over random shapes, masks, dtypes, ways to run and\n"
+    "instruction sets. Exits with 1 when an error is out of its bound.";
+
 int command_check(int argc, char **argv)
 {
     int isa = SKL_ISA_BEST, quick = 0;
@@ -134,10 +137,7 @@ int command_check(int argc, char **argv)
         {"quick", OPTION_FLAG, &quick, 0, 0, NULL, "fewer and smaller cases", 0},
         {0},
     };
-    struct command command = {"check",
-                              "Compares the engine with a reference in double precision over random shapes, masks, dtypes, ways "
-                              "to run\nand instruction sets. Exits with 1 when an error is out of its bound.",
-                              options};
+    struct command command = {"check", about, options};
     options_parse(&command, argc, argv);
     require_isa(&command, isa);
 

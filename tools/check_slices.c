@@ -34,7 +34,7 @@ static struct skl_problem cut(const struct job *job, int64_t first, int64_t n, i
         begin[row] = (int32_t)clamp(lo - first, 0, n);
         end[row] = (int32_t)clamp(hi - first, begin[row], n);
     }
-    p.begin = p.end = job->value.loss;  /* a view over the rows */
+    p.begin = p.end = job->value.loss; /* a view over the rows */
     p.begin.dtype = p.end.dtype = SKL_I32;
     p.begin.data = begin, p.end.data = end;
     p.causal = 0, p.columns = 0;

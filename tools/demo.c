@@ -16,8 +16,8 @@
 /* What to print of a job beyond what it measured. */
 struct scene {
     const char *title, *bar;
-    int64_t samples;        /* rows to verify */
-    double whole;           /* rows of the whole training step, of which the demo computes a block */
+    int64_t samples; /* rows to verify */
+    double whole;    /* rows of the whole training step, of which the demo computes a block */
     const char *whole_name;
 };
 
@@ -41,6 +41,7 @@ static void measure(struct job *job, enum pass pass, const char *bar, const char
     struct progress progress = progress_begin(bar);
     job->problem.progress = progress_show;
     job->problem.progress_data = &progress;
+    job_spoil(job);
     struct memory_mark mark = memory_begin();
     double seconds = now();
     job_must(job, pass);
@@ -58,7 +59,8 @@ static int print_verification(const struct job *job, int64_t samples)
 {
     struct errors e = verify_sampled(job, samples, 1);
     int ok = errors_in_bounds(&e);
-    printf("  %lld rows in double       loss and LSE differ by %.1e (at most %.0e), gradient by %.1e (at most %.0e): %s\n\n",
+    printf("  %lld rows in double       loss and LSE differ by %.1e (at most %.0e), gradient by %.1e (at most %.0e): "
+           "%s\n\n",
            (long long)samples, e.loss > e.lse ? e.loss : e.lse, VALUE_BOUND, e.a, GRAD_BOUND, ok ? "right" : "WRONG");
     return ok;
 }
@@ -74,7 +76,8 @@ static int show(const struct work *work, const struct scene *scene)
     measure(&job, PASS_VALUE_AND_GRAD, scene->bar, "loss and gradients");
     double block = materialised_bytes(&job, (double)(work->batch * work->heads * work->rows));
     printf("  storing p and q takes  %8s for these rows", human_bytes((struct text){0}.chars, block));
-    printf(", %s for %s\n", human_bytes((struct text){0}.chars, materialised_bytes(&job, scene->whole)), scene->whole_name);
+    printf(", %s for %s\n", human_bytes((struct text){0}.chars, materialised_bytes(&job, scene->whole)),
+           scene->whole_name);
     printf("  loss, mean over rows   %8.6f\n", job.reduced);
     fflush(stdout);
     int ok = print_verification(&job, scene->samples);
@@ -91,9 +94,10 @@ static int show_attention(int threads)
     w.dim_s = 64, w.dim_t = 128;
     w.causal = 1;
     w.threads = threads;
-    struct scene scene = {"Attention: 8 heads, the last 512 queries of a causal context of 65536 keys; student width 64 "
-                          "with 2 key heads,\nteacher width 128 with 8, f32. Forward KL.",
-                          "attention ", 8, 8.0 * 65536, "the whole context"};
+    struct scene scene = {
+        "Attention: 8 heads, the last 512 queries of a causal context of 65536 keys; student width 64 "
+        "with 2 key heads,\nteacher width 128 with 8, f32. Forward KL.",
+        "attention ", 8, 8.0 * 65536, "the whole context"};
     return show(&w, &scene);
 }
 
@@ -105,11 +109,16 @@ static int show_vocabulary(int threads)
     w.dtype_s = w.dtype_t = SKL_BF16;
     w.temperature = 2;
     w.threads = threads;
-    struct scene scene = {"Vocabulary: 512 tokens, 152064 words; student width 512, teacher width 1024, bf16, temperature 2. "
-                          "Forward KL;\ngradients of the hidden states and of the student's unembedding.",
-                          "vocabulary", 2, 16384, "a batch of 16384 tokens"};
+    struct scene scene = {
+        "Vocabulary: 512 tokens, 152064 words; student width 512, teacher width 1024, bf16, temperature 2. "
+        "Forward KL;\ngradients of the hidden states and of the student's unembedding.",
+        "vocabulary", 2, 16384, "a batch of 16384 tokens"};
     return show(&w, &scene);
 }
+
+static const char about[] =
+    "Distils an attention layer and a vocabulary on built-in data: loss, time, memory against what storing the\n"
+    "distributions would take, and some rows against the reference. Ctrl-C cancels.";
 
 int command_demo(int argc, char **argv)
 {
@@ -118,10 +127,7 @@ int command_demo(int argc, char **argv)
         {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as OpenMP would use", 0},
         {0},
     };
-    struct command command = {"demo",
-                              "Distils an attention layer and a vocabulary on built-in data: loss, time, memory against what storing "
-                              "the\ndistributions would take, and some rows against the reference. Ctrl-C cancels.",
-                              options};
+    struct command command = {"demo", about, options};
     options_parse(&command, argc, argv);
     progress_catch_interrupt();
     int ok = show_attention((int)threads);

@@ -27,7 +27,8 @@ static void print_caches(void)
     printf("caches             ");
     for (int level = 1; level <= 3; level++) {
         long size = machine_cache(level);
-        printf("%sL%d %s", level > 1 ? ", " : "", level, size ? human_bytes((struct text){0}.chars, (double)size) : "?");
+        printf("%sL%d %s", level > 1 ? ", " : "", level,
+               size ? human_bytes((struct text){0}.chars, (double)size) : "?");
     }
     printf("\n");
 }
@@ -35,7 +36,8 @@ static void print_caches(void)
 int command_info(int argc, char **argv)
 {
     struct option_spec none[] = {{0}};
-    struct command command = {"info", "Shows the version, the instruction sets, threads, caches and speeds measured now.", none};
+    struct command command = {
+        "info", "Shows the version, the instruction sets, threads, caches and speeds measured now.", none};
     options_parse(&command, argc, argv);
     int threads = skl_max_threads();
     printf("streamkl           %s\n", skl_version());

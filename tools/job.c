@@ -17,7 +17,7 @@ struct work work_default(int use)
     w.dim_s = w.dim_t = 1;
     w.window_left = w.window_right = -1;
     w.temperature = 1, w.beta = 0.5;
-    w.spread = 2;  /* peaked, as real attention and vocabularies are: a flat softmax would hide errors */
+    w.spread = 2; /* peaked, as real attention and vocabularies are: a flat softmax would hide errors */
     w.gradients = GRAD_STUDENT;
     w.seed = 1;
     return w;
@@ -202,14 +202,14 @@ static void spoil(const struct skl_tensor *t)
     for (int k = 0; k < t->ndim; k++)
         n *= (size_t)t->shape[k];
     if (t->data)
-        memset(t->data, 0xff, n);  /* NaN in f32, bf16 and f16 */
+        memset(t->data, 0xff, n); /* NaN in f32, bf16 and f16 */
 }
 
 void job_spoil(struct job *job)
 {
     const struct skl_outputs *out = &job->all;
-    const struct skl_tensor *all[] = {&out->loss, &out->lse_s, &out->lse_t, &out->kl_s,   &out->kl_t, &out->s.a,
-                                      &out->s.b,  &out->s.bias, &out->t.a,  &out->t.b, &out->t.bias};
+    const struct skl_tensor *all[] = {&out->loss, &out->lse_s,  &out->lse_t, &out->kl_s, &out->kl_t,  &out->s.a,
+                                      &out->s.b,  &out->s.bias, &out->t.a,   &out->t.b,  &out->t.bias};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         spoil(all[k]);
     job->reduced = NAN;

@@ -16,16 +16,16 @@ enum { GRAD_A_S = 1, GRAD_B_S = 2, GRAD_BIAS_S = 4, GRAD_A_T = 8, GRAD_B_T = 16,
 
 struct work {
     int use, divergence;
-    int dtype_s, dtype_t, dtype_grad;  /* of the student's operands, the teacher's, and all gradients */
-    int64_t batch, heads, kv_heads_s, kv_heads_t, rows, cols;  /* linear: batch and heads 1, cols the vocabulary */
-    int64_t pad_s, pad_t;  /* linear: rows of W beyond cols */
+    int dtype_s, dtype_t, dtype_grad; /* of the student's operands, the teacher's, and all gradients */
+    int64_t batch, heads, kv_heads_s, kv_heads_t, rows, cols; /* linear: batch and heads 1, cols the vocabulary */
+    int64_t pad_s, pad_t;                                     /* linear: rows of W beyond cols */
     int64_t dim_s, dim_t;
     int causal;
     int64_t window_left, window_right;
-    int bias, ranges, weights;  /* flags: column bias, random begin and end, random weights with zeros among them */
+    int bias, ranges, weights; /* flags: column bias, random begin and end, random weights with zeros among them */
     int reduction;
     double softcap, temperature, beta;
-    double spread;  /* standard deviation of the logits before softcap and temperature */
+    double spread; /* standard deviation of the logits before softcap and temperature */
     double skip_below;
     int gradients;
     int threads, isa;
@@ -39,8 +39,8 @@ struct work work_default(int use);
 struct job {
     struct work work;
     struct skl_problem problem;
-    struct skl_outputs value;  /* the reduced loss, loss, LSEs, kl_s and kl_t */
-    struct skl_outputs all;    /* the same buffers, and gradients */
+    struct skl_outputs value; /* the reduced loss, loss, LSEs, kl_s and kl_t */
+    struct skl_outputs all;   /* the same buffers, and gradients */
     double reduced;
     void *owned[32];
     int count;
@@ -52,7 +52,7 @@ void job_free(struct job *job);
 /* PASS_BACKWARD needs the results of an earlier PASS_VALUE. */
 enum skl_status job_run(struct job *job, enum pass pass);
 
-/* job_run, but a failure is a sentence and an exit. Ctrl-C through the progress callback exits with EXIT_INTERRUPTED. */
+/* job_run, but a failure is a sentence and an exit; with EXIT_INTERRUPTED when the progress callback cancelled it. */
 void job_must(struct job *job, enum pass pass);
 
 /* Fills every output with NaN, so that a result left from an earlier run cannot pass for this one's. */

@@ -17,10 +17,13 @@ const char *machine_cpu(void)
     return *name ? name : "unknown CPU";
 }
 
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
 const char *machine_compiler(void)
 {
 #if defined(__clang__)
-    return "clang " __clang_version__;
+    return "clang " TEXT(__clang_major__) "." TEXT(__clang_minor__) "." TEXT(__clang_patchlevel__);
 #else
     return "gcc " __VERSION__;
 #endif

@@ -25,8 +25,9 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "streamkl %s: the divergence between two softmax distributions, and its gradient, without storing them\n\n"
-                "usage: streamkl COMMAND [options]\n\n",
+    fprintf(to,
+            "streamkl %s: the divergence between two softmax distributions, and its gradient, without storing them\n\n"
+            "usage: streamkl COMMAND [options]\n\n",
             skl_version());
     for (int k = 0; k < COMMANDS; k++)
         fprintf(to, "  %-7s %s\n", commands[k].name, commands[k].help);

@@ -57,7 +57,7 @@ void *__wrap_realloc(void *old, size_t size)
 {
     uncounted(old);
     void *p = __real_realloc(old, size);
-    counted(p ? p : old);  /* a failed realloc leaves the old block */
+    counted(p ? p : old); /* a failed realloc leaves the old block */
     return p;
 }
 
@@ -115,7 +115,7 @@ static void forget_resident_peak(void)
 
 struct memory_mark memory_begin(void)
 {
-    malloc_trim(0);  /* memory that earlier work freed must not hide what this one takes */
+    malloc_trim(0); /* memory that earlier work freed must not hide what this one takes */
     forget_resident_peak();
     struct memory_mark begin = {.resident = resident_peak()};
     begin.allocated = (double)atomic_load(&in_use);

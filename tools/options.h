@@ -11,26 +11,26 @@
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 enum option_kind {
-    OPTION_FLAG,  /* int: becomes 1 */
-    OPTION_INT,   /* int64_t between min and max */
-    OPTION_REAL,  /* double between min and max */
-    OPTION_NAME   /* int: the position in names, a list that ends with NULL */
+    OPTION_FLAG, /* int: becomes 1 */
+    OPTION_INT,  /* int64_t between min and max */
+    OPTION_REAL, /* double between min and max */
+    OPTION_NAME  /* int: the position in names, a list that ends with NULL */
 };
 
 struct option_spec {
-    const char *name;  /* "rows": used as --rows N */
+    const char *name; /* "rows": used as --rows N */
     enum option_kind kind;
     void *value;
     double min, max;
     const char *const *names;
     const char *help;
-    int group;  /* a bit: options_parse returns which groups were used */
+    int group; /* a bit: options_parse returns which groups were used */
 };
 
 struct command {
-    const char *name;   /* "bench" */
-    const char *about;  /* what it does, in a sentence or a few */
-    const struct option_spec *options;  /* ends with a NULL name */
+    const char *name;                  /* "bench" */
+    const char *about;                 /* what it does, in a sentence or a few */
+    const struct option_spec *options; /* ends with a NULL name */
 };
 
 /* Sets the values. --help prints and exits with 0; anything wrong prints a sentence and exits with EXIT_USAGE. */

@@ -7,7 +7,7 @@
 
 struct progress {
     const char *label;
-    double begin, shown;  /* when the work began, and when the bar was last drawn */
+    double begin, shown; /* when the work began, and when the bar was last drawn */
 };
 
 /* From now on Ctrl-C sets a flag instead of ending the program; a second one ends it. */

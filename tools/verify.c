@@ -31,7 +31,7 @@ void errors_add(struct errors *into, const struct errors *from)
 static double distance(double got, double want)
 {
     if (got == want)
-        return 0;  /* equal infinities, too */
+        return 0; /* equal infinities, too */
     double d = fabs(got - want);
     return isnan(d) ? INFINITY : d;
 }
@@ -116,7 +116,7 @@ static double sensitivity(const struct skl_problem *p, int side, double own, dou
 {
     if (p->divergence == SKL_JSD)
         return 2 * own * (side ? p->beta : 1 - p->beta);
-    int first = side == (p->divergence == SKL_FORWARD_KL);  /* P of KL(P || Q) */
+    int first = side == (p->divergence == SKL_FORWARD_KL); /* P of KL(P || Q) */
     return first ? own * (1 + fabs(d)) : own + other;
 }
 
@@ -126,7 +126,8 @@ static void column_noise(const struct skl_problem *problem, int side, const stru
                          int64_t columns, double *noise)
 {
     for (int64_t j = 0; j < columns; j++) {
-        double p = exp(r->log_p[j]), q = exp(r->log_q[j]), log_p = p > 0 ? r->log_p[j] : 0, log_q = q > 0 ? r->log_q[j] : 0;
+        double p = exp(r->log_p[j]), q = exp(r->log_q[j]), log_p = p > 0 ? r->log_p[j] : 0,
+               log_q = q > 0 ? r->log_q[j] : 0;
         double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + fabs(log_p) + fabs(log_q);
         double dz = sensitivity(problem, side, side ? p : q, side ? q : p, log_q - log_p);
         dz *= p + q > 0 ? 4 * 0x1p-24 * g * size : 0;
@@ -201,7 +202,8 @@ void expected_make(const struct job *job, struct expected *expected)
 void expected_free(struct expected *expected)
 {
     struct skl_reference *e = &expected->reference;
-    double *all[] = {e->loss, e->lse_s, e->lse_t, e->kl_s, e->kl_t, e->s.a, e->s.b, e->s.bias, e->t.a, e->t.b, e->t.bias};
+    double *all[] = {e->loss, e->lse_s,  e->lse_t, e->kl_s, e->kl_t,  e->s.a,
+                     e->s.b,  e->s.bias, e->t.a,   e->t.b,  e->t.bias};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         free(all[k]);
     for (int side = 0; side < 2; side++) {
@@ -255,7 +257,7 @@ struct errors verify_sampled(const struct job *job, int64_t rows, int gradients)
     struct errors worst = {0};
     rows = rows < all ? rows : all;
     for (int64_t k = 0; k < rows; k++) {
-        int64_t row = rows > 1 ? k * (all - 1) / (rows - 1) : all - 1;  /* the first, the last and some between */
+        int64_t row = rows > 1 ? k * (all - 1) / (rows - 1) : all - 1; /* the first, the last and some between */
         if (skl_reference_row(p, row, skl_reference_upstream(p, row), &want))
             want.loss = NAN;
         struct errors e = {0};

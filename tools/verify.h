@@ -11,17 +11,17 @@
 
 /* Numbers of a row: |got - want| / (|want| + 1/2). At most 2e-6 is the same as 2e-6 relative + 1e-6 absolute.
  * A row of a gradient: largest |got - want| / largest |want|, after taking off what rounding to the dtype of the
- * output may have moved each entry. Where the terms of a gradient cancel (one visible column has p = q = 1 and dz = 0) no
- * f32 computation meets a bound of that kind, so the effect of four roundings of every logit is
- * granted as well: the larger of the two counts. */
+ * output may have moved each entry. Where the terms of a gradient cancel (one visible column: p = q = 1, dz = 0) no f32
+ * computation meets a bound of that kind. There the error is taken relative to what, times 5e-6, is the effect of four
+ * roundings of every logit. */
 #define VALUE_BOUND 2e-6
 #define GRAD_BOUND 5e-6
 
 struct errors {
-    double loss;  /* with kl_s, kl_t and the reduced loss */
+    double loss; /* with kl_s, kl_t and the reduced loss */
     double lse;
-    double a;  /* gradients of a, both sides */
-    double b;  /* gradients of b and of the bias */
+    double a; /* gradients of a, both sides */
+    double b; /* gradients of b and of the bias */
 };
 
 int errors_in_bounds(const struct errors *errors);

@@ -39,10 +39,10 @@ extern "C" {
 
 enum skl_status {
     SKL_OK = 0,
-    SKL_BAD_ARGUMENT = 1,    /* an argument breaks a rule; nothing was written */
-    SKL_UNSUPPORTED = 2,     /* a device or instruction set that this build or machine does not have */
-    SKL_OUT_OF_MEMORY = 3,   /* the workspace could not be allocated; nothing was written */
-    SKL_CANCELLED = 4        /* the progress callback asked to stop; outputs are undefined */
+    SKL_BAD_ARGUMENT = 1,  /* an argument breaks a rule; nothing was written */
+    SKL_UNSUPPORTED = 2,   /* a device or instruction set that this build or machine does not have */
+    SKL_OUT_OF_MEMORY = 3, /* the workspace could not be allocated; nothing was written */
+    SKL_CANCELLED = 4      /* the progress callback asked to stop; outputs are undefined */
 };
 
 /* "bad argument" and the like; never NULL. */
@@ -62,10 +62,10 @@ enum skl_device { SKL_CPU = 0 };
  * a broadcast input even 0. data NULL means "not given" or "not wanted". */
 struct skl_tensor {
     void *data;
-    int32_t dtype;     /* enum skl_dtype */
-    int32_t device;    /* enum skl_device */
+    int32_t dtype;  /* enum skl_dtype */
+    int32_t device; /* enum skl_device */
     int32_t ndim;
-    int32_t reserved;  /* 0 */
+    int32_t reserved; /* 0 */
     int64_t shape[4];
     int64_t stride[4];
 };
@@ -98,25 +98,25 @@ static inline struct skl_tensor skl_vector(int32_t dtype, const void *data, int6
 enum skl_use { SKL_ATTENTION = 0, SKL_LINEAR = 1 };
 
 enum skl_divergence {
-    SKL_FORWARD_KL = 0,  /* KL(p || q), teacher first */
-    SKL_REVERSE_KL = 1,  /* KL(q || p), student first */
-    SKL_JSD = 2          /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1 */
+    SKL_FORWARD_KL = 0, /* KL(p || q), teacher first */
+    SKL_REVERSE_KL = 1, /* KL(q || p), student first */
+    SKL_JSD = 2         /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1 */
 };
 
 enum skl_reduction {
-    SKL_MEAN = 0,  /* value = sum_i weight[i] loss[i] / sum_i weight[i]; 0 when every weight is 0 */
-    SKL_SUM = 1    /* value = sum_i weight[i] loss[i] */
+    SKL_MEAN = 0, /* value = sum_i weight[i] loss[i] / sum_i weight[i]; 0 when every weight is 0 */
+    SKL_SUM = 1   /* value = sum_i weight[i] loss[i] */
 };
 
 enum skl_isa { SKL_ISA_BEST = 0, SKL_ISA_BASELINE = 1, SKL_ISA_AVX2 = 2, SKL_ISA_AVX512 = 3, SKL_ISA_NEON = 4 };
 
 /* One of the two distributions. */
 struct skl_side {
-    struct skl_tensor a;     /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
-    struct skl_tensor b;     /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
-    struct skl_tensor bias;  /* linear only: [V], f32, bf16 or f16; optional */
-    double scale;            /* 0: the default, 1/sqrt(D) for attention and 1 for linear */
-    double softcap;          /* c > 0: z becomes c tanh(z / c), after the scale and before the temperature. 0: none */
+    struct skl_tensor a;    /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
+    struct skl_tensor b;    /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
+    struct skl_tensor bias; /* linear only: [V], f32, bf16 or f16; optional */
+    double scale;           /* 0: the default, 1/sqrt(D) for attention and 1 for linear */
+    double softcap;         /* c > 0: z becomes c tanh(z / c), after the scale and before the temperature. 0: none */
 };
 
 /* Called on the calling thread between pieces of work, fraction in [0, 1]. Return nonzero to cancel the call. */
@@ -125,15 +125,15 @@ typedef int (*skl_progress)(void *data, double fraction);
 /* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"
  * are the queries or tokens: a tensor over the rows has the shape of a without its last dimension. */
 struct skl_problem {
-    size_t struct_size;  /* sizeof(struct skl_problem), so that fields can be added at the end */
-    int32_t use;         /* enum skl_use */
-    int32_t divergence;  /* enum skl_divergence */
-    int32_t reduction;   /* enum skl_reduction */
-    int32_t causal;      /* attention: row i sees columns j <= i + M - N (aligned bottom right, as flash attention) */
-    struct skl_side s;   /* student */
-    struct skl_side t;   /* teacher */
-    double beta;         /* for SKL_JSD */
-    double temperature;  /* > 0. No T^2 factor is applied to loss or gradient */
+    size_t struct_size; /* sizeof(struct skl_problem), so that fields can be added at the end */
+    int32_t use;        /* enum skl_use */
+    int32_t divergence; /* enum skl_divergence */
+    int32_t reduction;  /* enum skl_reduction */
+    int32_t causal;     /* attention: row i sees columns j <= i + M - N (aligned bottom right, as flash attention) */
+    struct skl_side s;  /* student */
+    struct skl_side t;  /* teacher */
+    double beta;        /* for SKL_JSD */
+    double temperature; /* > 0. No T^2 factor is applied to loss or gradient */
 
     /* Attention: row i sees columns i + M - N - window_left .. i + M - N + window_right; -1: no limit on that side. */
     int64_t window_left, window_right;
@@ -147,32 +147,32 @@ struct skl_problem {
      * as has a row that sees no column. In skl_backward this is the upstream gradient of the rows. */
     struct skl_tensor weight;
 
-    int32_t threads;         /* 0: as many as OpenMP would use. Results are the same bits for any number */
-    int32_t isa;             /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
-    size_t workspace_limit;  /* most bytes of extra memory a call may take; 0: 256 MiB, or what it needs at least */
-    skl_progress progress;   /* optional */
+    int32_t threads;        /* 0: as many as OpenMP would use. Results are the same bits for any number */
+    int32_t isa;            /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
+    size_t workspace_limit; /* most bytes of extra memory a call may take; 0: 256 MiB, or what it needs at least */
+    skl_progress progress;  /* optional */
     void *progress_data;
 
-    /* Gradient products leave out blocks (some 8 columns of some 32 rows) in which every |dz| is at most this much of its
-     * row's upstream gradient: an error of at most that in each entry of dz. 0: only exact zeros are left out. dz itself
-     * is tested, so this holds for every divergence. */
+    /* Gradient products leave out blocks (some 8 columns of some 32 rows) in which every |dz| is at most this much of
+     * its row's upstream gradient: an error of at most that in each entry of dz. 0: only exact zeros are left out. dz
+     * itself is tested, so this holds for every divergence. */
     double skip_below;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
 struct skl_grads {
-    struct skl_tensor a, b;  /* shape of the operand; f32 or the operand's dtype. b in 16 bits takes an f32
-                                accumulator of b's size (of one (batch, key head)) out of the workspace */
-    struct skl_tensor bias;  /* f32 or the bias's dtype */
+    struct skl_tensor a, b; /* shape of the operand; f32 or the operand's dtype. b in 16 bits takes an f32
+                               accumulator of b's size (of one (batch, key head)) out of the workspace */
+    struct skl_tensor bias; /* f32 or the bias's dtype */
 };
 
 struct skl_outputs {
-    size_t struct_size;              /* sizeof(struct skl_outputs) */
-    double *value;                   /* the reduced loss */
-    struct skl_tensor loss;          /* f32 over the rows: divergence of each row, not weighted */
-    struct skl_tensor lse_s, lse_t;  /* f32 over the rows: log sum_j exp z[i,j] */
-    struct skl_tensor kl_s, kl_t;    /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
-    struct skl_grads s, t;           /* gradients of the reduced loss */
+    size_t struct_size;             /* sizeof(struct skl_outputs) */
+    double *value;                  /* the reduced loss */
+    struct skl_tensor loss;         /* f32 over the rows: divergence of each row, not weighted */
+    struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
+    struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
+    struct skl_grads s, t;          /* gradients of the reduced loss */
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,
@@ -261,11 +261,11 @@ SKL_API enum skl_status skl_finish(const struct skl_problem *p, const struct skl
 
 /* --------------------------------------------------------------------------------------- introspection --- */
 
-SKL_API const char *skl_version(void);                /* "0.1.0" */
-SKL_API int skl_isa_available(enum skl_isa isa);      /* 1 if compiled in and this CPU (and STREAMKL_ISA) has it */
-SKL_API enum skl_isa skl_isa_best(void);              /* what SKL_ISA_BEST means here */
-SKL_API const char *skl_isa_name(enum skl_isa isa);   /* "avx2"; "unknown" for other numbers */
-SKL_API int skl_max_threads(void);                    /* what threads = 0 means here */
+SKL_API const char *skl_version(void);              /* "0.1.0" */
+SKL_API int skl_isa_available(enum skl_isa isa);    /* 1 if compiled in and this CPU (and STREAMKL_ISA) has it */
+SKL_API enum skl_isa skl_isa_best(void);            /* what SKL_ISA_BEST means here */
+SKL_API const char *skl_isa_name(enum skl_isa isa); /* "avx2"; "unknown" for other numbers */
+SKL_API int skl_max_threads(void);                  /* what threads = 0 means here */
 
 #ifdef __cplusplus
 }

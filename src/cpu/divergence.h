@@ -55,8 +55,7 @@ static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *
         m_q[v] = raise_max(n, y_q, v, s->m[1], s->l[1], NULL);
         l_p[v] = l_q[v] = acc[v] = vset(0.0f);
     }
-    for (int j = 0; j < n; j++)
-        UNROLLED for (int v = 0; v < NV; v++)
+    for (int j = 0; j < n; j++) UNROLLED for (int v = 0; v < NV; v++)
         {
             float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
             vf p = vload(at_p), q = vload(at_q), x = p - m_p[v];
@@ -99,11 +98,12 @@ static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel
     }
 }
 
-/* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q - log p,
- *     small = large e^{-|d|},  log(m / large) = log1p(beta_small (e^{-|d|} - 1)),  log(m / small) = log(m / large) + |d|.
- * Both logarithms are exactly 0 where p = q, and always finite: where p or q is 0, the product with it is 0, not NaN. */
+/* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q -
+ * log p, small = large e^{-|d|},  log(m / large) = log1p(beta_small (e^{-|d|} - 1)),  log(m / small) = log(m / large) +
+ * |d|. Both logarithms are exactly 0 where p = q, and always finite: where p or q is 0, the product with it is 0, not
+ * NaN. */
 struct mixture {
-    vf d;            /* > 0: q is the larger */
+    vf d; /* > 0: q is the larger */
     vf large, small;
     vf log_m_large, log_m_small;
 };
@@ -142,8 +142,8 @@ static void push_jsd(int n, const float *y_p, const float *y_q, const struct skl
 
 /* -------------------------------------------------------------------------------------------------- dz --- */
 
-/* KL(P || Q):  dz_Q = g (q - p),   dz_P = g p (log p - log q - KL) = g p ((y_P - y_Q) ln 2 - c),  c = KL + LSE_P - LSE_Q.
- * The products are rounded apart (no FMA) so that equal sides give exactly 0. */
+/* KL(P || Q):  dz_Q = g (q - p),   dz_P = g p (log p - log q - KL) = g p ((y_P - y_Q) ln 2 - c),  c = KL + LSE_P -
+ * LSE_Q. The products are rounded apart (no FMA) so that equal sides give exactly 0. */
 static void dz_kept(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f)
 {
     for (int v = 0; v < NV; v++) {

@@ -17,7 +17,8 @@ static void merge_side(const struct skl_run *run, const struct skl_lane *lane, i
     const struct skl_kernels *k = run->work->kernels;
     const struct skl_panel_state *s = &lane->states[panel];
     float m[SKL_NR_MAX], x[SKL_NR_MAX], factor[SKL_NR_MAX];
-    double l[SKL_NR_MAX] = {0}, acc[SKL_NR_MAX] = {0}, unit = run->work->jsd ? 1 : LN2; /* JSD's acc has natural logarithms */
+    double l[SKL_NR_MAX] = {0}, acc[SKL_NR_MAX] = {0},
+           unit = run->work->jsd ? 1 : LN2; /* JSD's acc has natural logarithms */
     for (int i = 0; i < k->nr; i++) m[i] = -INFINITY;
     for (int64_t c = 0; c < run->plan.chunks; c++)
         for (int i = 0; i < k->nr; i++) m[i] = fmaxf(m[i], s[c * run->plan.panels].m[side][i]);
@@ -42,7 +43,8 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_la
 }
 
 /* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
-static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r, double g)
+static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r,
+                        double g)
 {
     const struct skl_work *w = run->work;
     int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
@@ -95,8 +97,7 @@ void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int 
     struct merged m = merged_panel(run, lane, panel);
     for (int i = 0; i < w->kernels->nr; i++) {
         struct skl_row_result r = lane->result[panel * w->kernels->nr + i];
-        for (int side = 0; side < 2; side++)
-            r.kl[side] = isnan(r.lse[0] + r.lse[1]) ? NAN : m.row[i].side[side].acc;
+        for (int side = 0; side < 2; side++) r.kl[side] = isnan(r.lse[0] + r.lse[1]) ? NAN : m.row[i].side[side].acc;
         r.loss = w->side[0].beta * r.kl[0] + w->side[1].beta * r.kl[1];
         set_row(run, lane, panel, i, &r);
     }

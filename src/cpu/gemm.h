@@ -8,16 +8,16 @@
  *     grad_rows      C = da^T [dim][rows]     A = b, same tile       B = dz, logit tile      K = columns
  *     grad_columns   C = db [columns][dim]    A = dz, logit tiles    B = a, rows as they are K = rows
  *
- * One of the strides ars, aks of A is 1, nothing is transposed or repacked between the products, B is always contiguous.
- * Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in f32, longer sums
- * are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
+ * One of the strides ars, aks of A is 1, nothing is transposed or repacked between the products, B is always
+ * contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in
+ * f32, longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
  */
 enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in a tile's columns */ };
 
 #define UNROLLED _Pragma("GCC unroll 16")
 
-static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks, const float *B,
-                                                               vf c[MR][NV])
+static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
+                                                               const float *B, vf c[MR][NV])
 {
     _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
     {
@@ -33,21 +33,19 @@ static inline __attribute__((always_inline)) void micro_kernel(int K, const floa
 
 static inline __attribute__((always_inline)) void clear_c(vf c[MR][NV])
 {
-    UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset(0.0f);
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset(0.0f);
 }
 
 /* A sum over many tiles is a sum of tiles' sums: had the chain of FMAs started from C, each would round to C's size. */
 static inline __attribute__((always_inline)) void add_c(vf c[MR][NV], float *C, int64_t ldc)
 {
-    UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, vload(C + i * ldc + v * VL) + c[i][v]);
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++)
+        vstore(C + i * ldc + v * VL, vload(C + i * ldc + v * VL) + c[i][v]);
 }
 
 static inline __attribute__((always_inline)) void store_c(vf c[MR][NV], float *C, int64_t ldc)
 {
-    UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, c[i][v]);
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, c[i][v]);
 }
 
 static inline void prefetch_piece(const struct skl_soon *soon, int strip, int strips)
@@ -58,7 +56,8 @@ static inline void prefetch_piece(const struct skl_soon *soon, int strip, int st
         for (int i = 0; i < soon->bytes; i += 64) __builtin_prefetch(soon->at + r * soon->stride + i, 0, 2);
 }
 
-static void logits(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add, float *y)
+static void logits(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
+                   float *y)
 {
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
@@ -89,8 +88,7 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
         vf c[MR][NV];
         prefetch_piece(&soon, i / MR, (d + MR - 1) / MR);
         clear_c(c);
-        for (int r = 0; r < runs; r++)
-            micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, c);
+        for (int r = 0; r < runs; r++) micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, c);
         add_c(c, da + i * NR, NR);
     }
 }
@@ -122,14 +120,12 @@ static double fma_burst(long steps, float *sink)
 {
     vf c[MR][NV];
     vf a = vset(1.0f - 0x1p-20f), b = vset(0x1p-20f);
-    UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vset((float)(i * NV + v)); /* all different, or the compiler would do equal chains once */
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++)
+        c[i][v] = vset((float)(i * NV + v)); /* all different, or the compiler would do equal chains once */
     for (long k = 0; k < steps; k++) {
-        UNROLLED for (int i = 0; i < MR; i++)
-            UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(c[i][v], a, b);
+        UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(c[i][v], a, b);
     }
-    UNROLLED for (int i = 0; i < MR; i++)
-        UNROLLED for (int v = 0; v < NV; v++) c[0][0] = c[0][0] + c[i][v];
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++) c[0][0] = c[0][0] + c[i][v];
     float lanes[VL];
     vstore(lanes, c[0][0]);
     *sink = lanes[0];

@@ -31,7 +31,8 @@ static void kept_factors(const struct skl_run *run, const struct skl_lane *lane,
     }
 }
 
-static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int panel, int n, float *const y[2])
+static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int panel, int n,
+                     float *const y[2])
 {
     const struct skl_run *run = w->run;
     const struct skl_work *work = run->work;
@@ -52,8 +53,8 @@ static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t 
 }
 
 /* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. */
-static void mark_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, int j0, int j1, float *dz,
-                       unsigned char *live)
+static void mark_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, int j0, int j1,
+                       float *dz, unsigned char *live)
 {
     const struct skl_kernels *k = run->work->kernels;
     int end = (j1 + k->mr - 1) / k->mr * k->mr;
@@ -89,7 +90,8 @@ static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t t
 }
 
 /* Where the columns' gradient is summed in f32: in the output itself, or in the lane when that has 16 bits. */
-static float *sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column, int64_t *stride)
+static float *sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
+                             int64_t *stride)
 {
     const struct skl_work_side *s = &w->side[side];
     *stride = lane->db[side] ? s->dim : s->grad_b.stride[2];
@@ -99,8 +101,8 @@ static float *sum_of_columns(const struct skl_work *w, const struct skl_lane *la
 }
 
 /* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
-static void add_to_columns(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int side, const float *dz,
-                           const unsigned char *live, const float *next)
+static void add_to_columns(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int side,
+                           const float *dz, const unsigned char *live, const float *next)
 {
     const struct skl_kernels *k = run->work->kernels;
     int64_t dim = run->work->side[side].dim, left = run->work->columns - tile * SKL_BK, stride;
@@ -109,7 +111,8 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
     int steps = (int)((dim + k->nr - 1) / k->nr), lines = panels * SKL_BK * k->nr / 16;
     for (int i = 0; i < steps; i++) {
         int64_t d = (int64_t)i * k->nr, first = (int64_t)lines * i / steps;
-        struct skl_soon soon = {(const char *)next + 64 * first, 64, (int)((int64_t)lines * (i + 1) / steps - first), 64};
+        struct skl_soon soon = {(const char *)next + 64 * first, 64, (int)((int64_t)lines * (i + 1) / steps - first),
+                                64};
         if (!next)
             soon.at = NULL;
         k->grad_columns(n, panels, live, dz, lane->raw[side] + d * run->plan.block, soon,
@@ -154,8 +157,8 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t
     }
 }
 
-/* As for rows that do not see a column (lane.c), for columns that some rows do not see: 0 times NaN or inf must stay 0 there;
- * where a row does see such a column, its dz is NaN anyway. */
+/* As for rows that do not see a column (lane.c), for columns that some rows do not see: 0 times NaN or inf must stay 0
+ * there; where a row does see such a column, its dz is NaN anyway. */
 static void drop_nonfinite(int n, int d, float *columns)
 {
     for (int j = 0; j < n; j++)
@@ -168,18 +171,19 @@ static void drop_nonfinite(int n, int d, float *columns)
 static int masked_tile(const struct skl_run *run, const struct skl_lane *lane, int64_t tile)
 {
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->work->kernels->nr;
-    for (int panel = 0; !masked && panel * nr < lane->n; panel++) masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
+    for (int panel = 0; !masked && panel * nr < lane->n; panel++)
+        masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
     return masked;
 }
 
 /* The columns' entries d0..d0+d-1 for da. The micro-kernel reads whole strips of entries, so others are copied. */
-static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int64_t d0,
-                                           int d)
+static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side,
+                                           int64_t d0, int d)
 {
     const struct skl_work *work = w->run->work;
     int masked = skl_ranged(work) && masked_tile(w->run, lane, tile), copy = masked || d % work->kernels->mr;
-    struct skl_columns c =
-        skl_fetch_columns(work, lane, side, tile, d0, d, copy ? SKL_COPY : SKL_AS_IT_IS, w->scratch.columns[0]);
+    struct skl_columns c = skl_fetch_columns(work, lane, side, tile, d0, d, copy ? SKL_COPY : SKL_AS_IT_IS,
+                                             w->scratch.columns[0]);
     if (masked)
         drop_nonfinite(SKL_BK < work->columns - tile * SKL_BK ? SKL_BK : (int)(work->columns - tile * SKL_BK), d,
                        w->scratch.columns[0]);
@@ -187,7 +191,8 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
 }
 
 /* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d)
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
+                   int d)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->work->kernels;

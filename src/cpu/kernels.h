@@ -15,12 +15,12 @@
 #include "streamkl/streamkl.h"
 
 enum {
-    SKL_BK = 192,     /* columns in a tile: a multiple of every mr (4, 6, 8, 12). More would push a panel's two logit tiles
-                         (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
-    SKL_LDK = 256,    /* distance between columns in a packed tile */
-    SKL_NR_MAX = 32,  /* rows in the widest panel */
+    SKL_BK = 192,  /* columns in a tile: a multiple of every mr (4, 6, 8, 12). More would push a panel's two logit tiles
+                      (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
+    SKL_LDK = 256, /* distance between columns in a packed tile */
+    SKL_NR_MAX = 32,             /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
-    SKL_ALIGN = 64    /* of every buffer */
+    SKL_ALIGN = 64               /* of every buffer */
 };
 
 /* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_state. */
@@ -32,20 +32,20 @@ struct skl_panel_state {
 
 /* Per row numbers with which a tile of logits (or of exponentials) becomes a tile of dz; docs/math.md, section dz. */
 struct skl_panel_factors {
-    float m[2][SKL_NR_MAX];     /* exponentials are taken as e = 2^{y - m} */
-    float prob[2][SKL_NR_MAX];  /* e prob = the probability */
-    float g[2][SKL_NR_MAX];     /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
-    float c[2][SKL_NR_MAX];     /* the expectation that the gradient subtracts */
-    float gap[SKL_NR_MAX];      /* LSE_Q - LSE_P, base 2 */
-    float beta[2];              /* JSD: weight of each side in the mixture */
+    float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{y - m} */
+    float prob[2][SKL_NR_MAX]; /* e prob = the probability */
+    float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
+    float c[2][SKL_NR_MAX];    /* the expectation that the gradient subtracts */
+    float gap[SKL_NR_MAX];     /* LSE_Q - LSE_P, base 2 */
+    float beta[2];             /* JSD: weight of each side in the mixture */
 };
 
 /* What push_kl leaves in the two logit tiles. */
 enum skl_keep {
-    SKL_KEEP_NOTHING,  /* value only */
-    SKL_KEEP_LOGITS,   /* y_P, y_Q */
-    SKL_KEEP_EXP_Q,    /* e_P, e_Q: all that the gradient of Q needs */
-    SKL_KEEP_EXP_P     /* e_P, y_P - y_Q: all that the gradient of P needs */
+    SKL_KEEP_NOTHING, /* value only */
+    SKL_KEEP_LOGITS,  /* y_P, y_Q */
+    SKL_KEEP_EXP_Q,   /* e_P, e_Q: all that the gradient of Q needs */
+    SKL_KEEP_EXP_P    /* e_P, y_P - y_Q: all that the gradient of P needs */
 };
 
 /* Memory that will be wanted next: a product asks for it row by row between its strips. */
@@ -62,21 +62,21 @@ struct skl_kernels {
 
     /* Moving operands in and gradients out. Strides in elements; dtypes as in enum skl_dtype. */
     void (*pack_columns)(int n, int k, const void *b, int dtype, int64_t stride, float *tile);
-    void (*convert)(int64_t n, const void *x, int dtype, float *y);       /* y = (f32) x */
-    void (*convert_back)(int64_t n, const float *x, int dtype, void *y);  /* y = (dtype) x */
+    void (*convert)(int64_t n, const void *x, int dtype, float *y);      /* y = (f32) x */
+    void (*convert_back)(int64_t n, const float *x, int dtype, void *y); /* y = (dtype) x */
 
     /* The products; n columns, k or d entries of dim. */
     void (*logits)(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
-                   float *y);                                                                    /* y (+)= b a^T */
+                   float *y); /* y (+)= b a^T */
     void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
-                      struct skl_soon soon, float *da);                                          /* da^T += b^T dz */
+                      struct skl_soon soon, float *da); /* da^T += b^T dz */
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
-                         struct skl_soon soon, int d, float *db, int64_t stride);                /* db += dz^T a */
+                         struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
 
     /* Shaping logits. */
-    void (*softcap)(int n, float *y, float cap);                  /* y = cap tanh y */
-    void (*softcap_back)(int n, const float *y, float cap, float *dz);   /* dz *= 1 - (y / cap)^2 */
-    void (*mask)(int n, const int *lo, const int *hi, float with, float *y);  /* where not lo <= j < hi */
+    void (*softcap)(int n, float *y, float cap);                             /* y = cap tanh y */
+    void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
+    void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
 
     /* Divergences. */
     void (*push_kl)(int n, float *y_p, float *y_q, enum skl_keep keep, struct skl_panel_state *state);
@@ -88,11 +88,12 @@ struct skl_kernels {
     void (*dz_kl)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
     void (*dz_jsd)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
     void (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live);
-    void (*add_rows)(int n, const float *dz, float *sum);         /* sum[j] += sum over rows of dz[j] */
+    void (*add_rows)(int n, const float *dz, float *sum); /* sum[j] += sum over rows of dz[j] */
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);
-    /* 'steps' times as many FMAs as hide the latency; returns the floating-point operations done. For measuring the peak. */
+    /* 'steps' times as many FMAs as hide the latency; returns the floating-point operations done. For measuring the
+     * peak. */
     double (*fma_burst)(long steps, float *sink);
 };
 

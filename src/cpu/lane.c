@@ -133,8 +133,8 @@ static void load_row(const struct skl_run *run, const struct skl_work_side *s, i
     run->work->kernels->convert(s->dim, skl_operand_at(&s->a, at[0], at[1], at[2]), s->a.dtype, line);
 }
 
-/* Row r of raw[dim / nr][block][nr]. NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it
- * does not, dz = 0 must not become NaN. */
+/* Row r of raw[dim / nr][block][nr]. NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where
+ * it does not, dz = 0 must not become NaN. */
 static void spread_row(const struct skl_run *run, const float *line, int64_t dim, int r, float *raw)
 {
     int nr = run->work->kernels->nr;

@@ -8,13 +8,13 @@ enum {
     /* Rows of a lane. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
-    BLOCK_KEPT = 128,     /* with short dim: the logits of a tile and of the next fit in L2, those of all columns in L3 */
-    BLOCK_MIN = 64,       /* keeping logits of fewer rows is not worth it: recompute */
-    TASKS_LEAST = 16,     /* small problems are cut into fewer rows until there are so many tasks */
-    LANES = 8,            /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
-    TASKS = 64,           /* lanes x chunks aimed at */
+    BLOCK_KEPT = 128, /* with short dim: the logits of a tile and of the next fit in L2, those of all columns in L3 */
+    BLOCK_MIN = 64,   /* keeping logits of fewer rows is not worth it: recompute */
+    TASKS_LEAST = 16, /* small problems are cut into fewer rows until there are so many tasks */
+    LANES = 8,        /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
+    TASKS = 64,       /* lanes x chunks aimed at */
     THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
-    SLAB_TILES = 32       /* when recomputing: 6144 columns of logits at a time */
+    SLAB_TILES = 32        /* when recomputing: 6144 columns of logits at a time */
 };
 
 static int64_t round_up(int64_t x, int64_t to)
@@ -227,8 +227,9 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     if (!fits)
         fits = recompute(&w, plan);
     if (!fits && !w.limit_is_default)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call needs at least %zu bytes%s", w.limit,
-                        plan->bytes, plan->own_columns ? " (a gradient of b in f32 needs no accumulator)" : "");
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call needs at least %zu bytes%s",
+                        w.limit, plan->bytes,
+                        plan->own_columns ? " (a gradient of b in f32 needs no accumulator)" : "");
     choose_threads(&w, plan);
     return SKL_OK;
 }

@@ -14,61 +14,63 @@
 #include "kernels.h"
 
 enum {
-    SKL_BLOCK = 512,                    /* most rows of a lane */
-    SKL_PANELS_MAX = SKL_BLOCK / 8      /* with the narrowest panels */
+    SKL_BLOCK = 512,               /* most rows of a lane */
+    SKL_PANELS_MAX = SKL_BLOCK / 8 /* with the narrowest panels */
 };
 
 struct skl_plan {
     enum skl_call call;
     int block, panels, lanes;
     int64_t tiles;
-    int64_t chunk_tiles, chunks;  /* of the sweep over all columns */
-    enum skl_keep keep;           /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles;           /* tiles of logits a lane holds: all, or a slab of them that is filled again and again */
-    int recompute;                /* kept_tiles is a slab: logits are computed anew for the gradient */
-    int whole;                    /* both operands' dim fits in one column tile */
-    int own_columns;              /* a gradient of b is wanted: rows that share b must not be worked on at once */
-    int64_t group;                /* heads (attention) that may share a gradient of b */
+    int64_t chunk_tiles, chunks; /* of the sweep over all columns */
+    enum skl_keep keep;          /* what the sweep leaves in the kept tiles */
+    int64_t kept_tiles; /* tiles of logits a lane holds: all, or a slab of them that is filled again and again */
+    int recompute;      /* kept_tiles is a slab: logits are computed anew for the gradient */
+    int whole;          /* both operands' dim fits in one column tile */
+    int own_columns;    /* a gradient of b is wanted: rows that share b must not be worked on at once */
+    int64_t group;      /* heads (attention) that may share a gradient of b */
     size_t lane_bytes, thread_bytes;
-    size_t bytes;                 /* in all: the lanes, their descriptions, and private buffers of ... */
-    int threads;                  /* ... as many threads as were asked for and fit the limit */
+    size_t bytes; /* in all: the lanes, their descriptions, and private buffers of ... */
+    int threads;  /* ... as many threads as were asked for and fit the limit */
 };
 
 /* The buffers of one lane. */
 struct skl_lane {
-    float *rows[2];                     /* [panels][dim][nr], scaled */
-    float *raw[2];                      /* [dim / nr][block][nr], as they are, for db */
-    float *da[2];                       /* [panels][dim up to mr][nr] */
-    float *y[2];                        /* [kept_tiles][panels][SKL_BK][nr] */
-    unsigned char *live[2];             /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
-    float *m_kept;                      /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
-    float *db[2], *dbias[2];            /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
-    struct skl_panel_state *states;     /* [chunks][panels] */
-    struct skl_panel_factors *factors;  /* [panels] */
-    int64_t *row, *lo, *hi;             /* [block]: row number and the columns it sees */
-    int64_t *panel_lo, *panel_hi;       /* [panels] */
-    double *weight;                     /* [block]: of the row in the reduced loss */
-    struct skl_row_result *result;      /* [block] */
+    float *rows[2];                    /* [panels][dim][nr], scaled */
+    float *raw[2];                     /* [dim / nr][block][nr], as they are, for db */
+    float *da[2];                      /* [panels][dim up to mr][nr] */
+    float *y[2];                       /* [kept_tiles][panels][SKL_BK][nr] */
+    unsigned char *live[2];            /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
+    float *m_kept;                     /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
+    float *db[2], *dbias[2];           /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
+    struct skl_panel_state *states;    /* [chunks][panels] */
+    struct skl_panel_factors *factors; /* [panels] */
+    int64_t *row, *lo, *hi;            /* [block]: row number and the columns it sees */
+    int64_t *panel_lo, *panel_hi;      /* [panels] */
+    double *weight;                    /* [block]: of the row in the reduced loss */
+    struct skl_row_result *result;     /* [block] */
 
-    int n;                              /* rows in use */
-    int64_t batch, head;                /* attention: whose they are */
-    int64_t first_column, last_column;  /* union of the ranges */
-    int64_t next_row, end_row;          /* rows still to come of this lane's group */
-    int64_t owner[2], next_owner[2];    /* whose b the sums in db and dbias belong to, and will; -1: nobody's */
+    int n;                             /* rows in use */
+    int64_t batch, head;               /* attention: whose they are */
+    int64_t first_column, last_column; /* union of the ranges */
+    int64_t next_row, end_row;         /* rows still to come of this lane's group */
+    int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and will; -1: nobody's */
 };
 
 /* Buffers of one thread. */
 struct skl_scratch {
-    float *columns[2];  /* [SKL_BK][SKL_LDK] */
-    float *y[2];        /* [panels or 1][SKL_BK][nr] */
-    float *line;        /* [widest dim] */
+    float *columns[2]; /* [SKL_BK][SKL_LDK] */
+    float *y[2];       /* [panels or 1][SKL_BK][nr] */
+    float *line;       /* [widest dim] */
 };
 
 /* SKL_BAD_ARGUMENT when the caller's limit is below the least that the call needs. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
 
-/* Point a lane's or thread's buffers into memory of lane_bytes or thread_bytes; with NULL, just count: returns bytes. */
+/* Point a lane's or thread's buffers into memory of lane_bytes or thread_bytes; with NULL, just count: returns bytes.
+ */
 size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane);
-size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch);
+size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory,
+                       struct skl_scratch *scratch);
 
 #endif

@@ -10,8 +10,8 @@
 struct skl_run {
     const struct skl_work *work;
     struct skl_plan plan;
-    struct skl_state *partial;  /* where skl_partial's states go; NULL in other calls */
-    int second_sweep_only;      /* skl_partial of JSD with the LSEs given */
+    struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
+    int second_sweep_only;     /* skl_partial of JSD with the LSEs given */
     struct skl_lane *lanes;
     char *scratch;
     struct skl_team team;
@@ -30,10 +30,10 @@ struct skl_worker {
     struct skl_run *run;
     struct skl_scratch scratch;
     int rank;
-    int64_t phase;             /* counts the phases, the same in every thread */
-    int64_t phases_in_wave;    /* for the progress: a wave's phases count alike */
-    int64_t slab;              /* gradient: first of the kept tiles */
-    int64_t run_of_tiles;      /* gradient: tiles of a task */
+    int64_t phase;          /* counts the phases, the same in every thread */
+    int64_t phases_in_wave; /* for the progress: a wave's phases count alike */
+    int64_t slab;           /* gradient: first of the kept tiles */
+    int64_t run_of_tiles;   /* gradient: tiles of a task */
 };
 
 enum skl_status skl_run(struct skl_run *run);
@@ -44,7 +44,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int panel);
 void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *j0, int *j1);
 
-/* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for all. */
+/* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for
+ * all. */
 int skl_panel_mask(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *lo, int *hi);
 
 /* sweep.c: columns into states. */
@@ -54,9 +55,10 @@ struct skl_columns {
     int64_t ld;
 };
 enum skl_fetch { SKL_AS_IT_IS, SKL_COPY }; /* may it be the operand itself? Only 'packed' may be written to */
-struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
-                                     int k, enum skl_fetch how, float *packed);
-void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2], int64_t panel_stride);
+struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile,
+                                     int64_t d0, int k, enum skl_fetch how, float *packed);
+void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+                    int64_t panel_stride);
 void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 
@@ -68,7 +70,8 @@ void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int pan
 
 /* grad.c: dz and its two products. */
 void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last);
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0, int d);
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
+                   int d);
 
 /* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);

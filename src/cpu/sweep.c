@@ -13,10 +13,10 @@ static int tile_columns(const struct skl_work *w, int64_t tile)
     return left < SKL_BK ? (int)left : SKL_BK;
 }
 
-/* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a strip
- * fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
-struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
-                                     int k, enum skl_fetch how, float *packed)
+/* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a
+ * strip fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
+struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile,
+                                     int64_t d0, int k, enum skl_fetch how, float *packed)
 {
     const struct skl_work_side *s = &w->side[side];
     int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
@@ -28,10 +28,10 @@ struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_
     return (struct skl_columns){packed, SKL_LDK};
 }
 
-/* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share is
- * asked for. Its rows are short and far apart, which the hardware does not foresee. */
-static struct skl_soon next_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile, int64_t d0,
-                                    int part, int parts)
+/* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share
+ * is asked for. Its rows are short and far apart, which the hardware does not foresee. */
+static struct skl_soon next_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile,
+                                    int64_t d0, int part, int parts)
 {
     const struct skl_work_side *s = &w->side[side];
     struct skl_soon soon = {NULL, 0, 0, 0};
@@ -101,8 +101,8 @@ static void score_blocks(const struct skl_worker *w, const struct skl_lane *lane
             int64_t left = work->side[side].dim - d0;
             int k = left < work->kernels->kc ? (int)left : work->kernels->kc;
             int more = left > k, panels = (lane->n + work->kernels->nr - 1) / work->kernels->nr;
-            struct skl_columns columns =
-                skl_fetch_columns(work, lane, side, tile, d0, k, SKL_AS_IT_IS, w->scratch.columns[0]);
+            struct skl_columns columns = skl_fetch_columns(work, lane, side, tile, d0, k, SKL_AS_IT_IS,
+                                                           w->scratch.columns[0]);
             for (int panel = 0; panel < panels; panel++) {
                 struct skl_soon soon = next_columns(work, lane, more ? side : !side, more || !side ? tile : tile + 1,
                                                     more ? d0 + k : 0, panel, panels);
@@ -124,8 +124,8 @@ static void score_whole(const struct skl_worker *w, const struct skl_lane *lane,
 typedef void panel_user(const struct skl_run *run, struct skl_lane *lane, int64_t chunk, int panel, int64_t tile,
                         float *const y[2], int j0, int j1);
 
-static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk, int64_t tile, float *const y[2],
-                       int64_t panel_stride, panel_user *use)
+static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk, int64_t tile,
+                       float *const y[2], int64_t panel_stride, panel_user *use)
 {
     const struct skl_run *run = w->run;
     int nr = run->work->kernels->nr, panels = (lane->n + nr - 1) / nr;
@@ -150,7 +150,8 @@ static void each_panel(const struct skl_worker *w, struct skl_lane *lane, int64_
     }
 }
 
-void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2], int64_t panel_stride)
+void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+                    int64_t panel_stride)
 {
     each_panel(w, lane, 0, tile, y, panel_stride, NULL);
 }
@@ -193,7 +194,8 @@ static void push_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int
 }
 
 /* The tiles of a chunk that some row of the lane sees. */
-static void chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first, int64_t *last)
+static void chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first,
+                        int64_t *last)
 {
     *first = chunk * run->plan.chunk_tiles, *last = *first + run->plan.chunk_tiles;
     int64_t lo = lane->first_column / SKL_BK, hi = (lane->last_column + SKL_BK - 1) / SKL_BK;

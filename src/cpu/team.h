@@ -9,18 +9,18 @@
 enum { SKL_THREADS_MAX = 4096 };
 
 struct skl_team {
-    int size;               /* threads that really came: at most as many as asked for */
-    atomic_int arrived;     /* at the barrier */
-    atomic_int generation;  /* of barriers passed */
+    int size;              /* threads that really came: at most as many as asked for */
+    atomic_int arrived;    /* at the barrier */
+    atomic_int generation; /* of barriers passed */
 };
 
 /* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. One thread
  * means a plain call: no OpenMP region is entered, so it is safe in a forked child. */
 void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data);
 
-/* Nobody leaves before everybody has come. Only inside work(). The wait is short when each thread has a core, so it begins by
- * looking again and again; when a thread does not get its core, going on with that would only keep it away longer. (OpenMP's
- * own barrier insists for milliseconds, and thread sanitizers cannot see into it.) */
+/* Nobody leaves before everybody has come. Only inside work(). The wait is short when each thread has a core, so it
+ * begins by looking again and again; when a thread does not get its core, going on with that would only keep it away
+ * longer. (OpenMP's own barrier insists for milliseconds, and thread sanitizers cannot see into it.) */
 static inline void skl_team_barrier(struct skl_team *team)
 {
     enum { LOOKS = 4000 }; /* some 50 us */

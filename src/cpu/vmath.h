@@ -2,8 +2,8 @@
  * Elementary functions on the vector words. Errors: 2^x below 1.5 ulp, tanh below 4 (tests/test_vmath.c measures them).
  * Coefficients are minimax fits of the relative error. */
 
-/* Polynomials are summed in pairs, then pairs of pairs: where several functions follow one another (JSD) it is the length of
- * the chain of dependent operations that costs, not their number. */
+/* Polynomials are summed in pairs, then pairs of pairs: where several functions follow one another (JSD) it is the
+ * length of the chain of dependent operations that costs, not their number. */
 
 /* 2^r = 1 + r P(r) for |r| <= 1/2, relative error 2e-9. */
 static inline vf vexp2_poly(vf r)
@@ -15,7 +15,7 @@ static inline vf vexp2_poly(vf r)
     return vfma(vfma(p45, r2, p23), r2, p01);
 }
 
-#define EXP2_MIN (-126.0f)  /* below it 2^x counts as 0: no subnormals */
+#define EXP2_MIN (-126.0f) /* below it 2^x counts as 0: no subnormals */
 
 /* 2^x for x <= 0 (and up to 127); 0 below EXP2_MIN, NaN for NaN. */
 static inline vf vexp2(vf x)
@@ -24,7 +24,8 @@ static inline vf vexp2(vf x)
     return vscale_nlt(x, vset(EXP2_MIN), vfma(vexp2_poly(r), r, vset(1.0f)), n);
 }
 
-/* 2^x and 2^x - 1 for EXP2_MIN <= x <= 0, each as good as if alone: the one is exact at 0, the other small far from it. */
+/* 2^x and 2^x - 1 for EXP2_MIN <= x <= 0, each as good as if alone: the one is exact at 0, the other small far from it.
+ */
 static inline vf vexp2_and_m1(vf x, vf *m1)
 {
     vf n, r = vsplit_integer(x, &n), scale = vscale(vset(1.0f), n), t = vexp2_poly(r) * r;

@@ -123,7 +123,7 @@ def plot(path: str, results: List[Result]) -> None:
     axes[1][0].set_ylabel("peak extra memory, MiB")
     for ax in axes.flat:
         ax.set_xscale("log", base=2), ax.set_yscale("log"), ax.grid(alpha=0.3)
-    axes[0][0].legend()
+    axes[0][0].legend(loc="upper left", fontsize="small")
     figure.suptitle(str(results[0].case).split(" ")[0] + f", {results[0].case.dtype}")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
