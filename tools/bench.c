@@ -79,7 +79,7 @@ static int64_t at_most(int64_t x, int64_t limit)
     return x < limit ? x : limit;
 }
 
-/* The bounds hold for logits of ordinary size: those of deviation 8 round by more than 1e-6. And what skip_below adds is
+/* The bounds hold for logits of ordinary size: those of deviation 8 round by more than 1e-6. What skip_below adds is
  * an error that was asked for. Such works are measured, their small copies judged without. */
 #define BOUNDED_SPREAD 2.0
 

@@ -238,9 +238,13 @@ static void add_rows(int n, const float *dz, float *sum)
 
 /* --------------------------------------------------------------------------------------- shaping logits --- */
 
-static void softcap(int n, float *y, float cap)
+static void softcap(int n, float *y, double cap)
 {
-    for (int i = 0; i < n * NR; i += VL) vstore(y + i, vtanh(vload(y + i)) * vset(cap));
+    vf high = vset((float)cap), low = vset((float)(cap - (double)(float)cap)); /* a rounded cap would not average out */
+    for (int i = 0; i < n * NR; i += VL) {
+        vf t = vtanh(vload(y + i));
+        vstore(y + i, vfma(t, high, t * low));
+    }
 }
 
 static void softcap_back(int n, const float *y, float cap, float *dz)

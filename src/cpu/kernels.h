@@ -74,7 +74,7 @@ struct skl_kernels {
                          struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
 
     /* Shaping logits. */
-    void (*softcap)(int n, float *y, float cap);                             /* y = cap tanh y */
+    void (*softcap)(int n, float *y, double cap);                             /* y = cap tanh y */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
 

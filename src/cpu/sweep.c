@@ -56,7 +56,7 @@ static void start_from_bias(const struct skl_work *w, int side, int64_t tile, in
         float bias;
         w->kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (tile * SKL_BK + j) * s->bias.stride,
                             s->bias.dtype, &bias);
-        bias *= (float)s->logit_factor;
+        bias = (float)((double)bias * s->logit_factor);
         for (int i = 0; i < nr; i++) y[j * nr + i] = bias;
     }
 }
@@ -84,7 +84,7 @@ static void shape_panel(const struct skl_run *run, const struct skl_lane *lane, 
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
     for (int side = 0; side < 2; side++) {
         if (w->side[side].cap > 0)
-            w->kernels->softcap(n, y[side], (float)w->side[side].cap);
+            w->kernels->softcap(n, y[side], w->side[side].cap);
         if (masked)
             w->kernels->mask(n, lo, hi, -INFINITY, y[side]);
     }

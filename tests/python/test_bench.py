@@ -70,6 +70,15 @@ def test_what_does_not_fit_is_skipped(monkeypatch, capsys):
     assert "skipped: needs 6." in report.table([result])
 
 
+def test_a_way_that_fails_is_a_line(monkeypatch, capsys):
+    def fail(*x):
+        raise RuntimeError("no such kernel\nand more")
+
+    monkeypatch.setattr(ways, "_vocabulary_eager", fail)
+    assert cli.run(["--vocab", "30", "--seq-lens", "8", "--d-models", "8", "--ways", "streamkl", "eager"]) == 0
+    assert "skipped: failed with RuntimeError: no such kernel" in capsys.readouterr().out
+
+
 def test_patience(capsys):
     assert (
         cli.run(

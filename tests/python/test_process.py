@@ -109,12 +109,13 @@ def test_keyboard_interrupt(child, what):
 MEMORY = """
 import resource, sys, torch, streamkl
 torch.set_num_threads(2)
-n, reduction = int(sys.argv[1]), sys.argv[2]
-make = lambda n: torch.randn(n, 64)
+n, reduction, attention = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "attention"
+make = lambda n: torch.randn(*((1, 1) if attention else ()), n, 64)
 x = [make(n).requires_grad_(), make(4000).requires_grad_(), make(n), make(4000)]
-small = [t[:8].detach().requires_grad_() for t in x]
+small = [t[..., :8, :].detach().requires_grad_() for t in x]
+loss = streamkl.attention_kl if attention else streamkl.linear_kl
 def run(x):
-    streamkl.linear_kl(*x, reduction=reduction).sum().backward()
+    loss(*x, reduction=reduction).sum().backward()
 run(small)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak(); run(x); after = peak()
@@ -124,9 +125,10 @@ print(after - before - own // 1024)
 
 
 @pytest.mark.parametrize("reduction", ("none", "mean"))
-def test_memory_is_flat_in_rows(child, reduction):
+@pytest.mark.parametrize("use", ("linear", "attention"))
+def test_memory_is_flat_in_rows(child, reduction, use):
     """Beyond the gradients, 16 times the rows take no more. Both logits of the larger would be 1 GB."""
-    few, many = (int(child(MEMORY, n, reduction)) for n in (2048, 32768))
+    few, many = (int(child(MEMORY, n, reduction, use)) for n in (2048, 32768))
     assert many < few + 8 * 1024 and many < 64 * 1024, (few, many)
 
 

@@ -29,7 +29,7 @@ PROMISES: Dict[Case, Dict[str, float]] = {
 OVERHEAD = 60e-6
 
 
-def _best(run, calls: int = 200, times: int = 15) -> float:
+def _best(run, calls: int = 50, times: int = 60) -> float:
     best = float("inf")
     for _ in range(times):
         start = time.perf_counter()
@@ -39,16 +39,19 @@ def _best(run, calls: int = 200, times: int = 15) -> float:
     return best
 
 
-def overhead() -> float:
+def overhead(gradients: bool = False) -> float:
     """Seconds that linear_kl takes beyond the C call it makes, for a problem of no size, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    x = [torch.randn(4, 8), torch.randn(16, 8), torch.randn(4, 8), torch.randn(16, 8)]
+    x = [torch.randn(n, 8).requires_grad_(gradients and i < 2) for i, n in enumerate((4, 16, 4, 16))]
     options = make_options(attention=False, divergence="forward", beta=0.5, reduction="mean")
     views = [_ops._view(t) for t in (x[0], x[1], None, x[2], x[3], None, None, None, None)]
     total = ctypes.c_double()
-    problem, outputs = _call._problem(views, options, 1, None), _call._outputs((), (), ctypes.addressof(total))
-    inside = _best(lambda: _c.lib.skl_value(problem, outputs))
+    made = [torch.empty_like(t) for t in x[:2]] if gradients else []
+    outputs = _call._outputs((), [_ops._view(t) for t in made], ctypes.addressof(total))
+    problem = _call._problem(views, options, 1, None)
+    call = _c.lib.skl_value_and_grad if gradients else _c.lib.skl_value
+    inside = _best(lambda: call(problem, outputs))
     outside = _best(lambda: streamkl.linear_kl(*x))
     torch.set_num_threads(threads)
     return outside - inside
