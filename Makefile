@@ -22,6 +22,7 @@ demo: all
 test: all
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error
 	@BUILD=$(abspath $(BUILD)) tests/run_all.sh
+	@$(MAKE) --no-print-directory test-python
 
 # The Python package, editable, with torch and what its tests need.
 VENV ?= .venv
@@ -48,7 +49,7 @@ clean:
 help:
 	@echo "make           build the library and the program into $(BUILD)/"
 	@echo "make demo      build, then show the main job on built-in data"
-	@echo "make test      build, then run every test"
+	@echo "make test      build, then run every test, of C and of Python"
 	@echo "make bench     build, then measure speed, memory and error (ARGS=\"--help\" shows what can be asked)"
 	@echo "make python    build the Python package with torch into $(VENV)/"
 	@echo "make test-python   run the Python tests there"
