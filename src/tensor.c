@@ -71,15 +71,6 @@ static void byte_range(const struct skl_tensor *t, intptr_t *first, intptr_t *la
     *last = (intptr_t)t->data + (intptr_t)((high + 1) * size);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t r = a % b;
-        a = b, b = r;
-    }
-    return a;
-}
-
 /* Interleaved views, as q, k and v of one packed buffer are: runs of bytes at distances that are all multiples of a
  * common pitch share nothing if the runs fall into different places of the pitch. */
 static int interleaved(const struct skl_tensor *x, const struct skl_tensor *y, intptr_t x0, intptr_t y0)
@@ -91,7 +82,7 @@ static int interleaved(const struct skl_tensor *x, const struct skl_tensor *y, i
         int k = joined_dims(t[i], d), contiguous = k > 0 && d[0].stride == 1;
         int64_t size = skl_size_of(t[i]->dtype);
         run[i] = contiguous ? d[0].n * size : size;
-        for (int j = contiguous; j < k; j++) pitch = gcd(pitch, d[j].stride * size);
+        for (int j = contiguous; j < k; j++) pitch = skl_gcd(pitch, d[j].stride * size);
     }
     if (pitch == 0)
         return 0;

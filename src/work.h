@@ -65,6 +65,15 @@ struct skl_work {
     void *progress_data;
 };
 
+static inline int64_t skl_gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t r = a % b;
+        a = b, b = r;
+    }
+    return a;
+}
+
 /* Do rows of one problem see different columns? */
 static inline int skl_ranged(const struct skl_work *w)
 {

@@ -127,15 +127,6 @@ static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
     return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t r = a % b;
-        a = b, b = r;
-    }
-    return a;
-}
-
 /* Heads that must take turns because they add to the same gradient of b. */
 static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 {
@@ -145,7 +136,7 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
         const struct skl_work_side *s = &w->side[i];
         if (s->grad_b.data || s->grad_bias.data) {
             plan->own_columns = 1;
-            plan->group = plan->group / gcd(plan->group, s->share) * s->share;
+            plan->group = plan->group / skl_gcd(plan->group, s->share) * s->share;
         }
     }
 }
