@@ -107,8 +107,10 @@ static int reach_fits(const struct skl_tensor *t)
 {
     int64_t reach = 0, limit = (int64_t)1 << 60, count = 1;
     for (int i = 0; i < t->ndim; i++) {
+        if (t->stride[i] == INT64_MIN)
+            return 0;
         int64_t n, stride = t->stride[i] < 0 ? -t->stride[i] : t->stride[i];
-        if (t->stride[i] == INT64_MIN || __builtin_mul_overflow(stride, t->shape[i] > 0 ? t->shape[i] - 1 : 0, &n) ||
+        if (__builtin_mul_overflow(stride, t->shape[i] > 0 ? t->shape[i] - 1 : 0, &n) ||
             __builtin_add_overflow(reach, n, &reach) || reach > limit)
             return 0;
         if (__builtin_mul_overflow(count, t->shape[i], &count) || count > limit)

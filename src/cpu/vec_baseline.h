@@ -7,6 +7,7 @@
 enum { VL = 4, NV = 2, MR = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16))); /* for sums that may wrap in lanes that are not used */
 
 /* clang-format off: a word a line */
 static inline vf vload(const float *x)
@@ -82,8 +83,8 @@ static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 } /* x < lim ? 0 : a 2^n */
 static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {
-    vi k = ((vi)a - 0x3f3504f3) >> 23;
-    *scale = (vf)(0x3f800000 - (k << 23));
+    vi k = (vi)((vu)a - 0x3f3504f3u) >> 23;
+    *scale = (vf)(0x3f800000u - ((vu)k << 23));
     return __builtin_convertvector(k, vf);
 }
 static inline vf vload_bf16(const uint16_t *x)
