@@ -15,57 +15,24 @@ typedef __m256 vf;
 typedef __m256i vi;
 
 /* clang-format off: a word a line */
-static inline vf vload(const float *x)
-{
-    return _mm256_loadu_ps(x);
-}
-static inline void vstore(float *x, vf a)
-{
-    _mm256_storeu_ps(x, a);
-}
-static inline vf vset(float x)
-{
-    return _mm256_set1_ps(x);
-}
-static inline vf vfma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-static inline vf vmax(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-}
-static inline vf vabs(vf a)
-{
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
-}
-static inline vf vneg_abs(vf a)
-{
-    return _mm256_or_ps(_mm256_set1_ps(-0.0f), a);
-}
-static inline vf vkeep_nlt(vf x, vf lim, vf a)
-{
-    return _mm256_and_ps(_mm256_cmp_ps(x, lim, _CMP_NLT_UQ), a);
-}
+static inline vf vload(const float *x) { return _mm256_loadu_ps(x); }
+static inline void vstore(float *x, vf a) { _mm256_storeu_ps(x, a); }
+static inline vf vset(float x) { return _mm256_set1_ps(x); }
+static inline vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vneg_abs(vf a) { return _mm256_or_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, lim, _CMP_NLT_UQ), a); }
 static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
 }
 typedef __m256 vm;
-static inline vm vnle(vf a, vf b)
-{
-    return _mm256_cmp_ps(a, b, _CMP_NLE_UQ);
-}
-static inline vm vor(vm a, vm b)
-{
-    return _mm256_or_ps(a, b);
-}
-static inline int vany(vm a)
-{
-    return _mm256_movemask_ps(a) != 0;
-}
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves
- * the nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
+static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
+static inline vm vor(vm a, vm b) { return _mm256_or_ps(a, b); }
+static inline int vany(vm a) { return _mm256_movemask_ps(a) != 0; }
+/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
+ * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
 #define ROUND_MAGIC 12582912.0f
 static inline vf vsplit_integer(vf x, vf *n)
 {
@@ -74,12 +41,10 @@ static inline vf vsplit_integer(vf x, vf *n)
 }
 static inline vf vscale(vf a, vf n)
 {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
-static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
-{
-    return vkeep_nlt(x, lim, vscale(a, n));
-}
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
 static inline vf vexponent(vf a, vf *scale)
 {
     vi half = _mm256_set1_epi32(0x3f3504f3), one = _mm256_set1_epi32(0x3f800000);
@@ -91,7 +56,4 @@ static inline vf vload_bf16(const uint16_t *x)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
 }
-static inline vf vload_f16(const uint16_t *x)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x));
-}
+static inline vf vload_f16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }

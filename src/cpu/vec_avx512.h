@@ -12,34 +12,13 @@ typedef __m512 vf;
 typedef __m512i vi;
 
 /* clang-format off: a word a line */
-static inline vf vload(const float *x)
-{
-    return _mm512_loadu_ps(x);
-}
-static inline void vstore(float *x, vf a)
-{
-    _mm512_storeu_ps(x, a);
-}
-static inline vf vset(float x)
-{
-    return _mm512_set1_ps(x);
-}
-static inline vf vfma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-static inline vf vmax(vf a, vf b)
-{
-    return _mm512_max_ps(a, b);
-}
-static inline vf vabs(vf a)
-{
-    return _mm512_abs_ps(a);
-}
-static inline vf vneg_abs(vf a)
-{
-    return _mm512_or_ps(vset(-0.0f), a);
-}
+static inline vf vload(const float *x) { return _mm512_loadu_ps(x); }
+static inline void vstore(float *x, vf a) { _mm512_storeu_ps(x, a); }
+static inline vf vset(float x) { return _mm512_set1_ps(x); }
+static inline vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vabs(vf a) { return _mm512_abs_ps(a); }
+static inline vf vneg_abs(vf a) { return _mm512_or_ps(vset(-0.0f), a); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a);
@@ -49,27 +28,15 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
 }
 typedef __mmask16 vm;
-static inline vm vnle(vf a, vf b)
-{
-    return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ);
-}
-static inline vm vor(vm a, vm b)
-{
-    return (vm)(a | b);
-}
-static inline int vany(vm a)
-{
-    return a != 0;
-}
+static inline vm vnle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
+static inline vm vor(vm a, vm b) { return (vm)(a | b); }
+static inline int vany(vm a) { return a != 0; }
 static inline vf vsplit_integer(vf x, vf *n)
 {
     *n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return x - *n;
 }
-static inline vf vscale(vf a, vf n)
-{
-    return _mm512_scalef_ps(a, n);
-}
+static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
@@ -83,9 +50,7 @@ static inline vf vexponent(vf a, vf *scale)
 }
 static inline vf vload_bf16(const uint16_t *x)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16));
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16));
 }
-static inline vf vload_f16(const uint16_t *x)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x));
-}
+static inline vf vload_f16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }

@@ -16,71 +16,29 @@ static inline vf vload(const float *x)
     memcpy(&a, x, sizeof a);
     return a;
 }
-static inline void vstore(float *x, vf a)
-{
-    memcpy(x, &a, sizeof a);
-}
-static inline vf vset(float x)
-{
-    return (vf){x, x, x, x};
-}
-static inline vf vfma(vf a, vf b, vf c)
-{
-    return a * b + c;
-} /* two roundings here, one where there is FMA */
-static inline vf vblend(vi mask, vf a, vf b)
-{
-    return (vf)((mask & (vi)a) | (~mask & (vi)b));
-}
-static inline vf vmax(vf a, vf b)
-{
-    return vblend(a > b, a, b);
-}
-static inline vf vabs(vf a)
-{
-    return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX});
-}
-static inline vf vneg_abs(vf a)
-{
-    return (vf)((vi)a | (vi)vset(-0.0f));
-}
-static inline vf vkeep_nlt(vf x, vf lim, vf a)
-{
-    return (vf)(~(x < lim) & (vi)a);
-} /* x < lim ? 0 : a */
-static inline vf vselect_lt(vf x, vf y, vf a, vf b)
-{
-    return vblend(x < y, a, b);
-} /* x < y ? a : b */
-typedef vi vm; /* a comparison of lanes */
-static inline vm vnle(vf a, vf b)
-{
-    return ~(a <= b);
-} /* not a <= b: true for NaN */
-static inline vm vor(vm a, vm b)
-{
-    return a | b;
-}
-static inline int vany(vm a)
-{
-    return (a[0] | a[1] | a[2] | a[3]) != 0;
-} /* in some lane */
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves
- * the nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
+static inline void vstore(float *x, vf a) { memcpy(x, &a, sizeof a); }
+static inline vf vset(float x) { return (vf){x, x, x, x}; }
+static inline vf vfma(vf a, vf b, vf c) { return a * b + c; } /* two roundings here, one where there is FMA */
+static inline vf vblend(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+static inline vf vmax(vf a, vf b) { return vblend(a > b, a, b); }
+static inline vf vabs(vf a) { return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline vf vneg_abs(vf a) { return (vf)((vi)a | (vi)vset(-0.0f)); }
+static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
+static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
+typedef vi vm;                                                            /* a comparison of lanes */
+static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
+static inline vm vor(vm a, vm b) { return a | b; }
+static inline int vany(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; } /* in some lane */
+/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
+ * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
 #define ROUND_MAGIC 12582912.0f
 static inline vf vsplit_integer(vf x, vf *n)
 {
     *n = x + vset(ROUND_MAGIC);
     return x - (*n - vset(ROUND_MAGIC));
 }
-static inline vf vscale(vf a, vf n)
-{
-    return (vf)((vi)a + ((vi)n << 23));
-} /* a 2^n */
-static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
-{
-    return vkeep_nlt(x, lim, vscale(a, n));
-} /* x < lim ? 0 : a 2^n */
+static inline vf vscale(vf a, vf n) { return (vf)((vu)a + ((vu)n << 23)); }                     /* a 2^n */
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
 static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m < sqrt 2; scale = 2^-e */
 {
     vi k = (vi)((vu)a - 0x3f3504f3u) >> 23;

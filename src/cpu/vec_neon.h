@@ -8,57 +8,24 @@ typedef float32x4_t vf;
 typedef int32x4_t vi;
 
 /* clang-format off: a word a line */
-static inline vf vload(const float *x)
-{
-    return vld1q_f32(x);
-}
-static inline void vstore(float *x, vf a)
-{
-    vst1q_f32(x, a);
-}
-static inline vf vset(float x)
-{
-    return vdupq_n_f32(x);
-}
-static inline vf vfma(vf a, vf b, vf c)
-{
-    return vfmaq_f32(c, a, b);
-}
-static inline vf vmax(vf a, vf b)
-{
-    return vmaxnmq_f32(a, b);
-}
-static inline vf vabs(vf a)
-{
-    return vabsq_f32(a);
-}
-static inline vf vneg_abs(vf a)
-{
-    return vnegq_f32(vabsq_f32(a));
-}
+static inline vf vload(const float *x) { return vld1q_f32(x); }
+static inline void vstore(float *x, vf a) { vst1q_f32(x, a); }
+static inline vf vset(float x) { return vdupq_n_f32(x); }
+static inline vf vfma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+static inline vf vmax(vf a, vf b) { return vmaxnmq_f32(a, b); }
+static inline vf vabs(vf a) { return vabsq_f32(a); }
+static inline vf vneg_abs(vf a) { return vnegq_f32(vabsq_f32(a)); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a)
 {
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, lim)));
 }
-static inline vf vselect_lt(vf x, vf y, vf a, vf b)
-{
-    return vbslq_f32(vcltq_f32(x, y), a, b);
-}
+static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
 typedef uint32x4_t vm;
-static inline vm vnle(vf a, vf b)
-{
-    return vmvnq_u32(vcleq_f32(a, b));
-}
-static inline vm vor(vm a, vm b)
-{
-    return vorrq_u32(a, b);
-}
-static inline int vany(vm a)
-{
-    return vmaxvq_u32(a) != 0;
-}
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves
- * the nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
+static inline vm vnle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
+static inline vm vor(vm a, vm b) { return vorrq_u32(a, b); }
+static inline int vany(vm a) { return vmaxvq_u32(a) != 0; }
+/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
+ * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
 #define ROUND_MAGIC 12582912.0f
 static inline vf vsplit_integer(vf x, vf *n)
 {
@@ -69,21 +36,12 @@ static inline vf vscale(vf a, vf n)
 {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));
 }
-static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
-{
-    return vkeep_nlt(x, lim, vscale(a, n));
-}
+static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
 static inline vf vexponent(vf a, vf *scale)
 {
     vi k = vshrq_n_s32(vsubq_s32(vreinterpretq_s32_f32(a), vdupq_n_s32(0x3f3504f3)), 23);
     *scale = vreinterpretq_f32_s32(vsubq_s32(vdupq_n_s32(0x3f800000), vshlq_n_s32(k, 23)));
     return vcvtq_f32_s32(k);
 }
-static inline vf vload_bf16(const uint16_t *x)
-{
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16));
-}
-static inline vf vload_f16(const uint16_t *x)
-{
-    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x)));
-}
+static inline vf vload_bf16(const uint16_t *x) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16)); }
+static inline vf vload_f16(const uint16_t *x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x))); }
