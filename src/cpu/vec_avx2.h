@@ -14,7 +14,8 @@ enum { VL = 8, NV = 2, MR = 6 };
 typedef __m256 vf;
 typedef __m256i vi;
 
-/* clang-format off: a word a line */
+/* A word a line. */
+/* clang-format off */
 static inline vf vload(const float *x) { return _mm256_loadu_ps(x); }
 static inline void vstore(float *x, vf a) { _mm256_storeu_ps(x, a); }
 static inline vf vset(float x) { return _mm256_set1_ps(x); }

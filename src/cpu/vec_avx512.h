@@ -11,7 +11,8 @@ enum { VL = 16, NV = 2, MR = 8 };
 typedef __m512 vf;
 typedef __m512i vi;
 
-/* clang-format off: a word a line */
+/* A word a line. */
+/* clang-format off */
 static inline vf vload(const float *x) { return _mm512_loadu_ps(x); }
 static inline void vstore(float *x, vf a) { _mm512_storeu_ps(x, a); }
 static inline vf vset(float x) { return _mm512_set1_ps(x); }

@@ -9,7 +9,8 @@ typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint32_t vu __attribute__((vector_size(16))); /* for sums that may wrap in lanes that are not used */
 
-/* clang-format off: a word a line */
+/* A word a line. */
+/* clang-format off */
 static inline vf vload(const float *x)
 {
     vf a;

@@ -7,7 +7,8 @@ enum { VL = 4, NV = 4, MR = 6 };
 typedef float32x4_t vf;
 typedef int32x4_t vi;
 
-/* clang-format off: a word a line */
+/* A word a line. */
+/* clang-format off */
 static inline vf vload(const float *x) { return vld1q_f32(x); }
 static inline void vstore(float *x, vf a) { vst1q_f32(x, a); }
 static inline vf vset(float x) { return vdupq_n_f32(x); }
