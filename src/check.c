@@ -391,7 +391,6 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
         TRY(check_outputs("out", out));
         TRY(check_row_outputs("out", p, out, 1));
         TRY(check_grad_outputs(call, p, out));
-        TRY(check_overlap(p, saved, out));
         w->value = out->value;
         w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
         fill_grads(&out->s, &w->side[w->student]);
@@ -404,6 +403,8 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
         TRY(check_saved(p, saved, w->grads, w->student));
         fill_row_outputs(saved, w);
     }
+    if (out)
+        TRY(check_overlap(p, saved, out));
     if (call == SKL_CALL_BACKWARD)
         TRY(check_backward_outputs(out));
     return SKL_OK;

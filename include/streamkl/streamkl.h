@@ -254,8 +254,8 @@ SKL_API enum skl_status skl_partial(const struct skl_problem *p, const struct sk
 /* into[i] = the state of both sets of columns. Associative and commutative to rounding. */
 SKL_API enum skl_status skl_merge(int64_t rows, struct skl_state *into, const struct skl_state *from);
 
-/* value, loss, lse_s, lse_t, kl_s, kl_t from complete states. Uses p's divergence, beta, weight and reduction, and a's
- * shape; a's and b's data are not read. */
+/* value, loss, lse_s, lse_t, kl_s, kl_t from complete states. p as it was given to skl_partial (any of the slices): its
+ * divergence, beta, weight, reduction and rows count, its operands are not read. */
 SKL_API enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state,
                                    const struct skl_outputs *out);
 

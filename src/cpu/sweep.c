@@ -22,7 +22,9 @@ struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_
     int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
     const char *b = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK) + d0 * skl_size_of(s->b.dtype);
     int n = tile_columns(w, tile);
-    if (how == SKL_AS_IT_IS && s->b.dtype == SKL_F32 && n == SKL_BK && s->b.stride[2] < 1024 && (uintptr_t)b % 4 == 0)
+    int often = lane->n > w->kernels->nr; /* used by one panel alone, it comes from memory fastest in one go: a copy */
+    if (how == SKL_AS_IT_IS && often && s->b.dtype == SKL_F32 && n == SKL_BK && s->b.stride[2] < 1024 &&
+        (uintptr_t)b % 4 == 0)
         return (struct skl_columns){(const float *)b, s->b.stride[2]};
     w->kernels->pack_columns(n, k, b, s->b.dtype, s->b.stride[2], packed);
     return (struct skl_columns){packed, SKL_LDK};
