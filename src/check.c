@@ -403,7 +403,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
         TRY(check_saved(p, saved, w->grads, w->student));
         fill_row_outputs(saved, w);
     }
-    if (out)
+    if (call != SKL_CALL_PARTIAL)
         TRY(check_overlap(p, saved, out));
     if (call == SKL_CALL_BACKWARD)
         TRY(check_backward_outputs(out));
