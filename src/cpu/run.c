@@ -13,11 +13,15 @@
  *             rows      da                                                  lane x side x run of entries
  *         write     da                                                      lane x panel
  */
+#define _DEFAULT_SOURCE /* madvise */
 #include "run.h"
 
 #include "../error.h"
 
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
 
@@ -235,6 +239,19 @@ static void member(void *data, int rank)
     atomic_fetch_add_explicit(&handover, 1, memory_order_acq_rel);
 }
 
+/* Large pages where the system hands them out on request: kept logits are gone through once in each direction, and their
+ * first touch costs a fault a page. */
+static void want_large_pages(char *memory, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    size_t page = 4096, skip = (page - (uintptr_t)memory % page) % page;
+    if (bytes >= (size_t)4 << 20)
+        (void)madvise(memory + skip, (bytes - skip) / page * page, MADV_HUGEPAGE); /* advice: its failure changes nothing */
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
 /* Lanes, their memory and the threads' in one allocation. */
 static char *lay_out(struct skl_run *run)
 {
@@ -242,6 +259,7 @@ static char *lay_out(struct skl_run *run)
     char *memory = aligned_alloc(SKL_ALIGN, plan->bytes);
     if (!memory)
         return NULL;
+    want_large_pages(memory, plan->bytes);
     run->scratch = memory + (size_t)plan->lanes * plan->lane_bytes;
     run->lanes = (struct skl_lane *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
     for (int i = 0; i < plan->lanes; i++) {
