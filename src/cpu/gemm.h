@@ -17,11 +17,14 @@ enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in
 #define UNROLLED _Pragma("GCC unroll 16")
 
 static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
-                                                               const float *B, vf c[MR][NV])
+                                                               const float *B, const char *ahead, int lines,
+                                                               vf c[MR][NV])
 {
     _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
     {
         vf b[NV];
+        if (ahead && k < lines) /* a constant NULL but where memory is the limit */
+            __builtin_prefetch(ahead + 64 * k, 0, 2);
         UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + k * NR + v * VL);
         UNROLLED for (int i = 0; i < MR; i++)
         {
@@ -61,9 +64,13 @@ static void logits(int n, int k, const float *columns, int64_t ld, const float *
 {
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
-        prefetch_piece(&soon, j / MR, (n + MR - 1) / MR);
         clear_c(c);
-        micro_kernel(k, columns + j * ld, ld, 1, rows, c);
+        if (soon.steadily && soon.at) { /* the same strip of the next tile, a line a step */
+            micro_kernel(k, columns + j * ld, ld, 1, rows, soon.at + j * soon.stride, MR * soon.bytes / 64, c);
+        } else {
+            prefetch_piece(&soon, j / MR, (n + MR - 1) / MR);
+            micro_kernel(k, columns + j * ld, ld, 1, rows, NULL, 0, c);
+        }
         if (add)
             add_c(c, y + j * NR, NR);
         else
@@ -88,7 +95,8 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
         vf c[MR][NV];
         prefetch_piece(&soon, i / MR, (d + MR - 1) / MR);
         clear_c(c);
-        for (int r = 0; r < runs; r++) micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, c);
+        for (int r = 0; r < runs; r++)
+            micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, NULL, 0, c);
         add_c(c, da + i * NR, NR);
     }
 }
@@ -104,7 +112,7 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
         clear_c(c);
         for (int panel = 0; panel < panels; panel++)
             if (live[panel * SKL_STRIPS_MAX + strip])
-                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
+                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, NULL, 0, c);
         if (whole) {
             add_c(c, db + j * stride, stride);
         } else {

@@ -204,7 +204,7 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
         struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
         for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
             const float *dz = lane->y[side] + (at + panel) * panel_size;
-            struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64};
+            struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64, 0};
             skl_tile_range(run, lane, panel, tile, &j0, &j1);
             int strips = (j1 - j0 + k->mr - 1) / k->mr;
             k->grad_rows(strips * k->mr, d, lane->live[side] + (at + panel) * SKL_STRIPS_MAX + j0 / k->mr,

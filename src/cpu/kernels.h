@@ -53,6 +53,7 @@ struct skl_soon {
     const char *at; /* NULL: nothing */
     int64_t stride; /* bytes from row to row */
     int rows, bytes;
+    int steadily; /* logits: contiguous, and all of the next tile for one panel: memory is the limit, so ask all the time */
 };
 
 struct skl_kernels {
@@ -74,7 +75,7 @@ struct skl_kernels {
                          struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
 
     /* Shaping logits. */
-    void (*softcap)(int n, float *y, double cap);                             /* y = cap tanh y */
+    void (*softcap)(int n, float *y, double cap);                            /* y = cap tanh y */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
 

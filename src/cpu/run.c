@@ -246,7 +246,8 @@ static void want_large_pages(char *memory, size_t bytes)
 #ifdef MADV_HUGEPAGE
     size_t page = 4096, skip = (page - (uintptr_t)memory % page) % page;
     if (bytes >= (size_t)4 << 20)
-        (void)madvise(memory + skip, (bytes - skip) / page * page, MADV_HUGEPAGE); /* advice: its failure changes nothing */
+        (void)madvise(memory + skip, (bytes - skip) / page * page,
+                      MADV_HUGEPAGE); /* advice: its failure changes nothing */
 #else
     (void)memory, (void)bytes;
 #endif

@@ -22,9 +22,7 @@ struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_
     int64_t head = w->attention ? lane->head / s->share : 0, batch = w->attention ? lane->batch : 0;
     const char *b = (const char *)skl_operand_at(&s->b, batch, head, tile * SKL_BK) + d0 * skl_size_of(s->b.dtype);
     int n = tile_columns(w, tile);
-    int often = lane->n > w->kernels->nr; /* used by one panel alone, it comes from memory fastest in one go: a copy */
-    if (how == SKL_AS_IT_IS && often && s->b.dtype == SKL_F32 && n == SKL_BK && s->b.stride[2] < 1024 &&
-        (uintptr_t)b % 4 == 0)
+    if (how == SKL_AS_IT_IS && s->b.dtype == SKL_F32 && n == SKL_BK && s->b.stride[2] < 1024 && (uintptr_t)b % 4 == 0)
         return (struct skl_columns){(const float *)b, s->b.stride[2]};
     w->kernels->pack_columns(n, k, b, s->b.dtype, s->b.stride[2], packed);
     return (struct skl_columns){packed, SKL_LDK};
@@ -36,7 +34,7 @@ static struct skl_soon next_columns(const struct skl_work *w, const struct skl_l
                                     int64_t d0, int part, int parts)
 {
     const struct skl_work_side *s = &w->side[side];
-    struct skl_soon soon = {NULL, 0, 0, 0};
+    struct skl_soon soon = {0};
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
     if (tile * SKL_BK >= lane->last_column)
         return soon;
@@ -46,6 +44,7 @@ static struct skl_soon next_columns(const struct skl_work *w, const struct skl_l
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
+    soon.steadily = parts == 1 && soon.stride == soon.bytes && n == SKL_BK;
     return soon;
 }
 
