@@ -111,10 +111,8 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
     int steps = (int)((dim + k->nr - 1) / k->nr), lines = panels * SKL_BK * k->nr / 16;
     for (int i = 0; i < steps; i++) {
         int64_t d = (int64_t)i * k->nr, first = (int64_t)lines * i / steps;
-        struct skl_soon soon = {(const char *)next + 64 * first, 64, (int)((int64_t)lines * (i + 1) / steps - first),
-                                64};
-        if (!next)
-            soon.at = NULL;
+        struct skl_soon soon = {.at = next ? (const char *)next + 64 * first : NULL, .stride = 64, .bytes = 64};
+        soon.rows = (int)((int64_t)lines * (i + 1) / steps - first);
         k->grad_columns(n, panels, live, dz, lane->raw[side] + d * run->plan.block, soon,
                         dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
