@@ -82,6 +82,7 @@ def test_fork_after_use(child):
 
 INTERRUPT = """
 import os, signal, sys, threading, time, torch, streamkl
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with Ctrl-C ignored
 torch.set_num_threads(2)
 make = lambda n: torch.randn(n, 512)
 x = [make(16384).requires_grad_(sys.argv[1] != "no grad"), make(20000), make(16384), make(20000)]
