@@ -70,7 +70,7 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
 enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out)
 {
     struct skl_work w;
-    enum skl_status status = skl_check_finish(p, out, &w);
+    enum skl_status status = skl_check(SKL_CALL_VALUE, p, NULL, out, &w);
     if (status)
         return status;
     if (!state && w.rows)

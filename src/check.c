@@ -410,11 +410,6 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
     return SKL_OK;
 }
 
-enum skl_status skl_check_finish(const struct skl_problem *p, const struct skl_outputs *out, struct skl_work *w)
-{
-    return skl_check(SKL_CALL_VALUE, p, NULL, out, w);
-}
-
 /* ------------------------------------------------------------------------------------------------- rows --- */
 
 void skl_row_range(const struct skl_work *w, const int64_t at[3], int64_t *lo, int64_t *hi)

@@ -123,9 +123,6 @@ double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
                           const struct skl_outputs *out, struct skl_work *w);
 
-/* For skl_finish, which reads shapes, weights and outputs only. */
-enum skl_status skl_check_finish(const struct skl_problem *p, const struct skl_outputs *out, struct skl_work *w);
-
 /* A row's state in the order P, Q, natural logarithms; struct skl_state names the same numbers by student and teacher.
  */
 struct skl_row_state {

@@ -32,14 +32,7 @@ typedef __m256 vm;
 static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline vm vor(vm a, vm b) { return _mm256_or_ps(a, b); }
 static inline int vany(vm a) { return _mm256_movemask_ps(a) != 0; }
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
- * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
-#define ROUND_MAGIC 12582912.0f
-static inline vf vsplit_integer(vf x, vf *n)
-{
-    *n = x + vset(ROUND_MAGIC);
-    return x - (*n - vset(ROUND_MAGIC));
-}
+#include "vec_round.h"
 static inline vf vscale(vf a, vf n)
 {
     return _mm256_castsi256_ps(

@@ -30,14 +30,7 @@ typedef vi vm;                                                            /* a c
 static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
 static inline vm vor(vm a, vm b) { return a | b; }
 static inline int vany(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; } /* in some lane */
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
- * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
-#define ROUND_MAGIC 12582912.0f
-static inline vf vsplit_integer(vf x, vf *n)
-{
-    *n = x + vset(ROUND_MAGIC);
-    return x - (*n - vset(ROUND_MAGIC));
-}
+#include "vec_round.h"
 static inline vf vscale(vf a, vf n) { return (vf)((vu)a + ((vu)n << 23)); }                     /* a 2^n */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
 static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m < sqrt 2; scale = 2^-e */

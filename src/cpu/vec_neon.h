@@ -25,14 +25,7 @@ typedef uint32x4_t vm;
 static inline vm vnle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
 static inline vm vor(vm a, vm b) { return vorrq_u32(a, b); }
 static inline int vany(vm a) { return vmaxvq_u32(a) != 0; }
-/* Splitting x = n + r into an integer n and |r| <= 1/2, and a 2^n back. n is kept as n + 1.5 2^23: adding that leaves the
- * nearest integer in the low mantissa bits, from where it moves into an exponent by a shift. */
-#define ROUND_MAGIC 12582912.0f
-static inline vf vsplit_integer(vf x, vf *n)
-{
-    *n = x + vset(ROUND_MAGIC);
-    return x - (*n - vset(ROUND_MAGIC));
-}
+#include "vec_round.h"
 static inline vf vscale(vf a, vf n)
 {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vreinterpretq_s32_f32(n), 23)));
