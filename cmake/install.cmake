@@ -18,7 +18,12 @@ install(TARGETS streamkl streamkl_static EXPORT streamklTargets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 install(EXPORT streamklTargets NAMESPACE streamkl:: DESTINATION ${package_dir} COMPONENT devel)
-file(WRITE ${PROJECT_BINARY_DIR}/streamklConfig.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/streamklTargets.cmake)\n")
+set(package "include(\${CMAKE_CURRENT_LIST_DIR}/streamklTargets.cmake)\n")
+if(STREAMKL_CUDA)
+  # The CUDA runtime is for who links the static library: without it the shared one is still good.
+  set(package "find_package(CUDAToolkit QUIET)\n${package}")
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/streamklConfig.cmake "${package}")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/streamklConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/streamklConfig.cmake ${PROJECT_BINARY_DIR}/streamklConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT devel)
@@ -30,6 +35,9 @@ file(RELATIVE_PATH pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR
 file(RELATIVE_PATH pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 list(TRANSFORM OpenMP_C_LIB_NAMES PREPEND -l OUTPUT_VARIABLE pc_libs)
+if(STREAMKL_CUDA)
+  list(APPEND pc_libs -L${cuda_library_dir} -lcudart_static -lpthread -ldl -lrt)
+endif()
 string(REPLACE ";" " " pc_libs "-lm;${pc_libs}")
 configure_file(cmake/streamkl.pc.in streamkl.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/streamkl.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT devel)

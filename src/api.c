@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The entry points: check, plan, run. No mathematics. */
 #include "cpu/run.h"
+#include "cuda/cuda.h"
 #include "error.h"
 
 #define TEXT(x) TEXT_(x)
@@ -18,7 +19,10 @@ static enum skl_status run_call(enum skl_call call, const struct skl_problem *p,
     enum skl_status status = skl_check(call, p, saved, out, &work);
     if (status)
         return status;
-    struct skl_run run = {.work = &work, .partial = partial, .second_sweep_only = call == SKL_CALL_PARTIAL && saved};
+    int second_sweep_only = call == SKL_CALL_PARTIAL && saved;
+    if (work.device == SKL_CUDA)
+        return skl_cuda_run(call, &work, partial, second_sweep_only);
+    struct skl_run run = {.work = &work, .partial = partial, .second_sweep_only = second_sweep_only};
     status = skl_make_plan(call, &work, &run.plan);
     return status ? status : skl_run(&run);
 }
@@ -60,8 +64,11 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
     if ((int)call < SKL_CALL_VALUE || call > SKL_CALL_PARTIAL)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use call = %d: it must be one of enum skl_call", (int)call);
     enum skl_status status = skl_check(call, p, NULL, out, &work);
-    if (!status)
-        status = skl_make_plan(call, &work, &plan);
+    if (status)
+        return status;
+    if (work.device == SKL_CUDA)
+        return skl_cuda_workspace(call, &work, bytes);
+    status = skl_make_plan(call, &work, &plan);
     if (!status)
         *bytes = plan.bytes;
     return status;
@@ -75,6 +82,8 @@ enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *
         return status;
     if (!state && w.rows)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use state = NULL: it must point to %lld states", (long long)w.rows);
+    if (w.device == SKL_CUDA)
+        return skl_cuda_finish(&w, state);
     double value = 0;
     int any = 0;
     for (int64_t row = 0, at[3]; row < w.rows; row++) {

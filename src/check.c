@@ -60,6 +60,86 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad_real("skip_below", p->skip_below, "it must be at least 0 (nothing but zeros) and below 1");
     if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
+    if (p->any_order != 0 && p->any_order != 1)
+        return bad("any_order", p->any_order, "it must be 0 or 1");
+    if (p->reserved)
+        return bad("problem.reserved", p->reserved, "it must be 0");
+    return SKL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- devices --- */
+
+/* Every tensor of a call by name: all must be on one device, and no output may share memory with another tensor. */
+struct named {
+    const char *name;
+    const struct skl_tensor *tensor;
+};
+
+enum { INPUTS = 9, ROWS = 5, OUTPUTS = ROWS + 6 };
+
+static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
+{
+    const struct named all[INPUTS] = {{"s.a", &p->s.a},     {"s.b", &p->s.b},       {"t.a", &p->t.a},
+                                      {"t.b", &p->t.b},     {"s.bias", &p->s.bias}, {"t.bias", &p->t.bias},
+                                      {"begin", &p->begin}, {"end", &p->end},       {"weight", &p->weight}};
+    memcpy(to, all, sizeof all);
+    return INPUTS;
+}
+
+static int name_saved(const struct skl_outputs *o, struct named to[ROWS])
+{
+    const struct named all[ROWS] = {{"saved.loss", &o->loss},
+                                    {"saved.lse_s", &o->lse_s},
+                                    {"saved.lse_t", &o->lse_t},
+                                    {"saved.kl_s", &o->kl_s},
+                                    {"saved.kl_t", &o->kl_t}};
+    memcpy(to, all, sizeof all);
+    return ROWS;
+}
+
+static int name_outputs(const struct skl_outputs *o, struct named to[OUTPUTS])
+{
+    const struct named all[OUTPUTS] = {{"out.loss", &o->loss}, {"out.lse_s", &o->lse_s},   {"out.lse_t", &o->lse_t},
+                                       {"out.kl_s", &o->kl_s}, {"out.kl_t", &o->kl_t},     {"out.s.a", &o->s.a},
+                                       {"out.s.b", &o->s.b},   {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
+                                       {"out.t.b", &o->t.b},   {"out.t.bias", &o->t.bias}};
+    memcpy(to, all, sizeof all);
+    return OUTPUTS;
+}
+
+static void device_name(const struct skl_tensor *t, char name[24])
+{
+    if (t->device == SKL_CPU)
+        snprintf(name, 24, "cpu");
+    else
+        snprintf(name, 24, "cuda:%d", (int)t->device_index);
+}
+
+/* Tensors that are given are where s.a is. */
+static enum skl_status check_devices(const struct skl_problem *p, const struct named *each, int n)
+{
+    const struct skl_tensor *first = &p->s.a;
+    for (int i = 0; i < n; i++) {
+        const struct skl_tensor *t = each[i].tensor;
+        if (!t->data || (t->device == first->device && t->device_index == first->device_index))
+            continue;
+        char here[24], there[24];
+        device_name(t, here);
+        device_name(first, there);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s on %s: s.a is on %s", each[i].name, here, there);
+    }
+    return SKL_OK;
+}
+
+static enum skl_status check_workspace(const struct skl_problem *p)
+{
+    if (p->workspace && p->s.a.device == SKL_CPU)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace = %p: on the CPU a call allocates its own",
+                        p->workspace);
+    if ((uintptr_t)p->workspace % 256)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace = %p: it must be aligned to 256 bytes", p->workspace);
+    if (!p->workspace && p->workspace_bytes)
+        return bad("workspace_bytes", (long long)p->workspace_bytes, "there is no workspace");
     return SKL_OK;
 }
 
@@ -204,7 +284,9 @@ static enum skl_status check_problem(const struct skl_problem *p, struct skl_wor
     TRY(check_rows("begin", &p->begin, &p->s.a, SKL_I32, 0));
     TRY(check_rows("end", &p->end, &p->s.a, SKL_I32, 0));
     TRY(check_rows("weight", &p->weight, &p->s.a, SKL_F32, 0));
-    return SKL_OK;
+    struct named inputs[INPUTS];
+    TRY(check_devices(p, inputs, name_inputs(p, inputs)));
+    return check_workspace(p);
 }
 
 static void fill_rows(const struct skl_problem *p, struct skl_work *w)
@@ -218,9 +300,8 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->begin = rows_view(&p->begin);
     w->end = rows_view(&p->end);
     w->weight = rows_view(&p->weight);
-    w->weight_sum = (double)w->rows;
-    if (w->weight.data) {
-        w->weight_sum = 0;
+    w->weight_sum = w->weight.data ? 0 : (double)w->rows;
+    if (w->weight.data && w->device == SKL_CPU) {
         for (int64_t row = 0, at[3]; row < w->rows; row++) {
             skl_row_index(w, row, at);
             w->weight_sum += (double)skl_row_get(&w->weight, at);
@@ -228,8 +309,26 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     }
 }
 
+/* The instruction set; a device needs none. */
+static enum skl_status fill_kernels(const struct skl_problem *p, struct skl_work *w)
+{
+    w->kernels = skl_kernels_for((enum skl_isa)p->isa);
+    if (!w->kernels)
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)p->isa,
+                        skl_isa_name((enum skl_isa)p->isa));
+    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
+    while (p->isa == SKL_ISA_BEST && w->kernels->narrower && together <= w->kernels->narrower->nr)
+        w->kernels = w->kernels->narrower;
+    return SKL_OK;
+}
+
 static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work *w)
 {
+    w->device = p->s.a.device, w->device_index = p->s.a.device_index;
+    w->stream = p->stream;
+    w->workspace = p->workspace, w->workspace_bytes = p->workspace_bytes;
+    w->any_order = p->any_order;
     fill_rows(p, w);
     w->jsd = p->divergence == SKL_JSD;
     w->mean = p->reduction == SKL_MEAN;
@@ -246,51 +345,24 @@ static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work
     w->skip_below = p->skip_below;
     w->progress = p->progress;
     w->progress_data = p->progress_data;
-    w->kernels = skl_kernels_for((enum skl_isa)p->isa);
-    if (!w->kernels)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)p->isa,
-                        skl_isa_name((enum skl_isa)p->isa));
-    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
-    while (p->isa == SKL_ISA_BEST && w->kernels->narrower && together <= w->kernels->narrower->nr)
-        w->kernels = w->kernels->narrower;
-    return SKL_OK;
+    return w->device == SKL_CPU ? fill_kernels(p, w) : SKL_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------- outputs --- */
 
-/* Every tensor of a call by name, to find outputs that share memory with anything. */
-struct named {
-    const char *name;
-    const struct skl_tensor *tensor;
-};
-
+/* Outputs share memory with nothing. */
 static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *o)
 {
-    struct named outputs[] = {{"out.loss", &o->loss}, {"out.lse_s", &o->lse_s},   {"out.lse_t", &o->lse_t},
-                              {"out.kl_s", &o->kl_s}, {"out.kl_t", &o->kl_t},     {"out.s.a", &o->s.a},
-                              {"out.s.b", &o->s.b},   {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
-                              {"out.t.b", &o->t.b},   {"out.t.bias", &o->t.bias}};
-    struct named inputs[] = {{"s.a", &p->s.a},
-                             {"s.b", &p->s.b},
-                             {"s.bias", &p->s.bias},
-                             {"t.a", &p->t.a},
-                             {"t.b", &p->t.b},
-                             {"t.bias", &p->t.bias},
-                             {"begin", &p->begin},
-                             {"end", &p->end},
-                             {"weight", &p->weight},
-                             {"saved.loss", saved ? &saved->loss : NULL},
-                             {"saved.lse_s", saved ? &saved->lse_s : NULL},
-                             {"saved.lse_t", saved ? &saved->lse_t : NULL},
-                             {"saved.kl_s", saved ? &saved->kl_s : NULL},
-                             {"saved.kl_t", saved ? &saved->kl_t : NULL}};
-    int n_out = sizeof outputs / sizeof *outputs, n_in = sizeof inputs / sizeof *inputs;
-    for (int i = 0; i < n_out; i++) {
+    struct named outputs[OUTPUTS], inputs[INPUTS + ROWS];
+    int n_in = name_inputs(p, inputs);
+    name_outputs(o, outputs);
+    if (saved)
+        n_in += name_saved(saved, inputs + n_in);
+    for (int i = 0; i < OUTPUTS; i++) {
         for (int j = 0; j < i + n_in; j++) {
             const struct named *x = &outputs[i], *y = j < i ? &outputs[j] : &inputs[j - i];
-            if (y->tensor && !skl_disjoint(x->tensor, y->tensor))
+            if (!skl_disjoint(x->tensor, y->tensor))
                 return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: it shares memory with %s", x->name,
                                 x->tensor->data, y->name);
         }
@@ -385,12 +457,14 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
                           const struct skl_outputs *out, struct skl_work *w)
 {
     *w = (struct skl_work){0};
+    struct named tensors[OUTPUTS];
     TRY(check_problem(p, w));
     TRY(fill_problem(p, w));
     if (call != SKL_CALL_PARTIAL) {
         TRY(check_outputs("out", out));
         TRY(check_row_outputs("out", p, out, 1));
         TRY(check_grad_outputs(call, p, out));
+        TRY(check_devices(p, tensors, name_outputs(out, tensors)));
         w->value = out->value;
         w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
         fill_grads(&out->s, &w->side[w->student]);
@@ -400,6 +474,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
     if (saved) {
         TRY(check_outputs("saved", saved));
         TRY(check_row_outputs("saved", p, saved, 0));
+        TRY(check_devices(p, tensors, name_saved(saved, tensors)));
         TRY(check_saved(p, saved, w->grads, w->student));
         fill_row_outputs(saved, w);
     }

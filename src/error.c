@@ -28,6 +28,9 @@ const char *skl_status_string(enum skl_status status)
     case SKL_UNSUPPORTED: return "unsupported";
     case SKL_OUT_OF_MEMORY: return "out of memory";
     case SKL_CANCELLED: return "cancelled";
+    case SKL_NO_DEVICE: return "no CUDA device";
+    case SKL_DEVICE_FAILED: return "CUDA call failed";
+    case SKL_NO_LIBRARY: return "a library is missing";
     }
     return "unknown status";
 }

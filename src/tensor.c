@@ -135,9 +135,12 @@ enum skl_status skl_check_tensor(const struct skl_tensor *t, const struct skl_ru
                         : r->output ? "f32 or the dtype of what it is the gradient of"
                                     : "f32, bf16 or f16");
     }
-    if (t->device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use %s.device = %d: this build computes on the CPU (device %d)",
-                        r->name, (int)t->device, SKL_CPU);
+    if (t->device != SKL_CPU && t->device != SKL_CUDA)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use %s.device = %d: it must be SKL_CPU (%d) or SKL_CUDA (%d)", r->name,
+                        (int)t->device, SKL_CPU, SKL_CUDA);
+    if (t->device == SKL_CPU ? t->device_index != 0 : t->device_index < 0)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.device_index = %d: it must be %s", r->name,
+                        (int)t->device_index, t->device == SKL_CPU ? "0 on the CPU" : "the number of a CUDA device");
     if (r->ndim ? t->ndim != r->ndim : t->ndim < 2 || t->ndim > 4)
         return r->ndim
                    ? skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.ndim = %d: it must be %d", r->name, (int)t->ndim,

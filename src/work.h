@@ -55,14 +55,19 @@ struct skl_work {
     int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight, loss;
     struct skl_work_side side[2]; /* P, Q */
-    double weight_sum;
-    double *value;
+    double weight_sum; /* number of rows when no weight is given; 0 when the weights are on a device: not known here */
+    double *value;     /* in device memory when the tensors are */
     int threads;
     size_t limit;
     int limit_is_default;
     double skip_below;
     skl_progress progress;
     void *progress_data;
+    int device, device_index; /* of every tensor; what follows is for SKL_CUDA */
+    void *stream;
+    void *workspace; /* NULL: allocate in the stream's order */
+    size_t workspace_bytes;
+    int any_order; /* gradients may be summed with atomics */
 };
 
 static inline int64_t skl_gcd(int64_t a, int64_t b)

@@ -41,6 +41,16 @@ static void sensitivity(const struct skl_problem *p, double g, double logp, doub
     *on_t = forward ? on_first : on_second;
 }
 
+/* |dz/dx| without a softcap. */
+static double slope(const struct test_fixture *f, int side)
+{
+    const struct test_case *c = &f->c;
+    double scale = c->scale[side] != 0 ? fabs(c->scale[side])
+                   : c->use == SKL_ATTENTION ? 1 / sqrt((double)c->dim[side])
+                                             : 1;
+    return scale / c->temperature;
+}
+
 /* Adds one row's share to the bounds of one side's gradients, element by element: |slope| sensitivity |operand|. */
 static void add_sensitivity(struct test_fixture *f, int side, int64_t row, const double *of_column)
 {
@@ -48,14 +58,13 @@ static void add_sensitivity(struct test_fixture *f, int side, int64_t row, const
     const struct skl_tensor *a = &f->in[3 * side].t, *b = &f->in[3 * side + 1].t;
     double **bound = f->bound + (side == S ? A_S : A_T);
     int64_t D = c->dim[side], height = c->cols + c->pad[side], lo, hi, first = 0;
-    double scale = c->scale[side] != 0 ? fabs(c->scale[side]) : c->use == SKL_ATTENTION ? 1 / sqrt((double)D) : 1;
     if (c->use == SKL_ATTENTION) {
         int64_t head = row / c->rows % c->heads, batch = row / c->rows / c->heads, key_heads = b->shape[1];
         first = (batch * key_heads + head / (c->heads / key_heads)) * height;
     }
     skl_reference_range(&f->p, row, &lo, &hi);
     for (int64_t j = lo; j < hi; j++) {
-        double size = growth(f) * scale / c->temperature * of_column[j];
+        double size = growth(f) * slope(f, side) * of_column[j];
         for (int64_t d = 0; bound[0] && d < D; d++)
             bound[0][row * D + d] += size * fabs(test_get(b, (first + j) * D + d));
         for (int64_t d = 0; bound[1] && d < D; d++)
@@ -77,9 +86,9 @@ static double largest(const double *x, int64_t n)
 static void bound_rows(struct test_fixture *f)
 {
     for (int k = LOSS; k <= KL_T; k++) {
-        double absolute = ROW_ABSOLUTE * (k == LSE_S || k == LSE_T ? growth(f) : 1);
+        double absolute = ROW_ABSOLUTE * (k == LSE_S || k == LSE_T ? growth(f) : 1), more = 1 + f->row_factor;
         for (int64_t i = 0; f->want[k] && i < skl_reference_rows(&f->p); i++)
-            f->bound[k][i] = isfinite(f->want[k][i]) ? ROW_RELATIVE * fabs(f->want[k][i]) + absolute : 0;
+            f->bound[k][i] = isfinite(f->want[k][i]) ? more * (ROW_RELATIVE * fabs(f->want[k][i]) + absolute) : 0;
     }
     f->value_bound = 0;
     for (int64_t i = 0; i < skl_reference_rows(&f->p); i++)
@@ -90,17 +99,22 @@ static void bound_rows(struct test_fixture *f)
 static void bound_gradients(struct test_fixture *f)
 {
     int64_t columns = skl_reference_columns(&f->p);
-    double *work = malloc(4 * (size_t)columns * sizeof *work);
+    double *work = malloc(6 * (size_t)columns * sizeof *work);
     double *on_s = work, *on_t = work + columns;
+    double slope_s = slope(f, S), slope_t = slope(f, T);
     for (int64_t i = 0; i < skl_reference_rows(&f->p); i++) {
         struct skl_reference_row r = {0};
         double g = skl_reference_upstream(&f->p, i);
         r.log_p = work + 2 * columns, r.log_q = work + 3 * columns;
+        r.grad_x_s = work + 4 * columns, r.grad_x_t = work + 5 * columns;
         if (g == 0)
             continue;
         skl_reference_row(&f->p, i, g, &r);
-        for (int64_t j = 0; j < columns; j++)
+        for (int64_t j = 0; j < columns; j++) {
             sensitivity(&f->p, g, r.log_p[j], r.log_q[j], &r, on_s + j, on_t + j);
+            on_s[j] = (1 + f->row_factor) * on_s[j] + f->dx_rounding * fabs(r.grad_x_s[j]) / slope_s;
+            on_t[j] = (1 + f->row_factor) * on_t[j] + f->dx_rounding * fabs(r.grad_x_t[j]) / slope_t;
+        }
         add_sensitivity(f, S, i, on_s), add_sensitivity(f, T, i, on_t);
     }
     free(work);

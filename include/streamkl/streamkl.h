@@ -42,7 +42,10 @@ enum skl_status {
     SKL_BAD_ARGUMENT = 1,  /* an argument breaks a rule; nothing was written */
     SKL_UNSUPPORTED = 2,   /* a device or instruction set that this build or machine does not have */
     SKL_OUT_OF_MEMORY = 3, /* the workspace could not be allocated; nothing was written */
-    SKL_CANCELLED = 4      /* the progress callback asked to stop; outputs are undefined */
+    SKL_CANCELLED = 4,     /* the progress callback asked to stop; outputs are undefined */
+    SKL_NO_DEVICE = 5,     /* CUDA tensors, and no CUDA device or driver; nothing was written */
+    SKL_DEVICE_FAILED = 6, /* a CUDA call failed; outputs are undefined */
+    SKL_NO_LIBRARY = 7     /* cuBLAS is needed and cannot be loaded; outputs are undefined */
 };
 
 /* "bad argument" and the like; never NULL. */
@@ -55,7 +58,9 @@ SKL_API const char *skl_last_error(void);
 
 enum skl_dtype { SKL_F32 = 0, SKL_BF16 = 1, SKL_F16 = 2, SKL_I32 = 3 };
 
-enum skl_device { SKL_CPU = 0 };
+/* SKL_CUDA: data is device memory. All tensors of a problem are on one device, and the call is put into the problem's
+ * stream: it returns before the work is done and never waits for it. */
+enum skl_device { SKL_CPU = 0, SKL_CUDA = 1 };
 
 /* A view of the caller's memory: element (i0, i1, ..) is at data[i0 stride[0] + i1 stride[1] + ..], strides in
  * elements. The last dimension of an operand or gradient is contiguous (stride 1); others may have any stride,
@@ -65,7 +70,7 @@ struct skl_tensor {
     int32_t dtype;  /* enum skl_dtype */
     int32_t device; /* enum skl_device */
     int32_t ndim;
-    int32_t reserved; /* 0 */
+    int32_t device_index; /* SKL_CUDA: the device's number; 0 on the CPU */
     int64_t shape[4];
     int64_t stride[4];
 };
@@ -90,6 +95,13 @@ static inline struct skl_tensor skl_vector(int32_t dtype, const void *data, int6
 {
     struct skl_tensor t = {(void *)data, dtype, SKL_CPU, 1, 0, {n, 0, 0, 0}, {0, 0, 0, 0}};
     t.stride[0] = 1;
+    return t;
+}
+
+/* The same view of memory of a CUDA device. */
+static inline struct skl_tensor skl_on_cuda(struct skl_tensor t, int32_t index)
+{
+    t.device = SKL_CUDA, t.device_index = index;
     return t;
 }
 
@@ -157,6 +169,17 @@ struct skl_problem {
      * its row's upstream gradient: an error of at most that in each entry of dz. 0: only exact zeros are left out. dz
      * itself is tested, so this holds for every divergence. */
     double skip_below;
+
+    /* For CUDA tensors, which in turn have no use for threads, isa, progress and skip_below. */
+    void *stream; /* the cudaStream_t; NULL: the default stream. Ignored on the CPU */
+    /* Device memory for the call, aligned to 256 bytes, of at least skl_workspace_size() bytes; in use until the stream
+     * has done the call's work. NULL: the call allocates and frees it in the stream's order. NULL on the CPU. */
+    void *workspace;
+    size_t workspace_bytes;
+    /* 1: gradients may be summed in any order, with atomics: faster, but the last bits change from run to run.
+     * 0: the same bits every time, as always on the CPU. */
+    int32_t any_order;
+    int32_t reserved; /* 0 */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -168,7 +191,7 @@ struct skl_grads {
 
 struct skl_outputs {
     size_t struct_size;             /* sizeof(struct skl_outputs) */
-    double *value;                  /* the reduced loss */
+    double *value;                  /* the reduced loss; for CUDA tensors in device memory, as everything here */
     struct skl_tensor loss;         /* f32 over the rows: divergence of each row, not weighted */
     struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
     struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
@@ -231,7 +254,8 @@ SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct s
 /* Which call skl_workspace_size() is asked about. */
 enum skl_call { SKL_CALL_VALUE = 0, SKL_CALL_VALUE_AND_GRAD = 1, SKL_CALL_BACKWARD = 2, SKL_CALL_PARTIAL = 3 };
 
-/* Bytes of extra memory that the call would allocate, exactly. 'out' as it would be given to the call. */
+/* Bytes of extra memory that the call would allocate, exactly; for CUDA tensors, of device memory. 'out' as it would be
+ * given to the call. */
 SKL_API enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p,
                                            const struct skl_outputs *out, size_t *bytes);
 
@@ -247,11 +271,12 @@ struct skl_state {
 };
 
 /* The states, state[rows] in row-major order, of the columns that this problem holds. JSD takes two sweeps: finish the
- * first one's states for the LSEs over all columns, then give those as saved->lse_s and lse_t. NULL otherwise. */
+ * first one's states for the LSEs over all columns, then give those as saved->lse_s and lse_t. NULL otherwise. With
+ * CUDA tensors the states are in device memory, here and in skl_finish. */
 SKL_API enum skl_status skl_partial(const struct skl_problem *p, const struct skl_outputs *saved,
                                     struct skl_state *state);
 
-/* into[i] = the state of both sets of columns. Associative and commutative to rounding. */
+/* into[i] = the state of both sets of columns. Associative and commutative to rounding. On the host only. */
 SKL_API enum skl_status skl_merge(int64_t rows, struct skl_state *into, const struct skl_state *from);
 
 /* value, loss, lse_s, lse_t, kl_s, kl_t from complete states. p as it was given to skl_partial (any of the slices): its
@@ -266,6 +291,8 @@ SKL_API int skl_isa_available(enum skl_isa isa);    /* 1 if compiled in and this
 SKL_API enum skl_isa skl_isa_best(void);            /* what SKL_ISA_BEST means here */
 SKL_API const char *skl_isa_name(enum skl_isa isa); /* "avx2"; "unknown" for other numbers */
 SKL_API int skl_max_threads(void);                  /* what threads = 0 means here */
+SKL_API int skl_cuda_built(void);                   /* 1 if this library was built with CUDA */
+SKL_API int skl_cuda_devices(void);                 /* CUDA devices here; if 0, skl_last_error() says why */
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA back end: finding nvcc, what is compiled, and how. Sets 'cuda_sources' and 'cuda_objects' for the library and
+# 'cuda_libraries' for who links it. CMake's own CUDA language is not used: it would link with a C++ compiler, and it
+# cannot compile one source several times.
+
+if(DEFINED ENV{CUDACXX})
+  get_filename_component(cudacxx_dir "$ENV{CUDACXX}" DIRECTORY)
+endif()
+find_program(STREAMKL_NVCC nvcc HINTS "${cudacxx_dir}" ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin
+  DOC "NVIDIA's compiler, for the CUDA back end")
+mark_as_advanced(STREAMKL_NVCC)
+
+if(CMAKE_CROSSCOMPILING OR NOT CMAKE_SYSTEM_NAME STREQUAL Linux)
+  set(cuda_default OFF)
+  set(cuda_why "off by default when compiling for another system than this Linux")
+elseif(STREAMKL_NVCC)
+  set(cuda_default ON)
+  set(cuda_why "-DSTREAMKL_CUDA=OFF")
+else()
+  set(cuda_default OFF)
+  set(cuda_why "no nvcc on PATH, in CUDACXX, CUDA_HOME or /usr/local/cuda")
+endif()
+option(STREAMKL_CUDA "Build the CUDA back end" ${cuda_default})
+
+set(cuda_sources src/cuda/none.c)
+set(cuda_objects)
+set(cuda_libraries)
+if(NOT STREAMKL_CUDA)
+  message(STATUS "CUDA: not built (${cuda_why})")
+  return()
+endif()
+if(NOT STREAMKL_NVCC)
+  message(FATAL_ERROR "STREAMKL_CUDA is ON and there is ${cuda_why}. Install the CUDA toolkit or set it OFF.")
+endif()
+
+# ------------------------------------------------------------------------------------------------ what ---
+
+# Name of the object, source, definitions. SKL_TYPE and SKL_DIM become part of the kernels' names: src/cuda/kernels.def
+# lists those.
+set(cuda_units)
+macro(add_unit source)  # add_unit(forward bf16 64): forward.cu as forward_bf16_64
+  set(unit ${source} ${ARGN})
+  string(REPLACE ";" "_" unit "${unit}")
+  list(APPEND cuda_units ${unit})
+  set(cuda_source_${unit} ${PROJECT_SOURCE_DIR}/src/cuda/${source}.cu)
+  set(cuda_definitions_${unit})
+  if(${ARGC} GREATER 1)
+    list(APPEND cuda_definitions_${unit} -DSKL_TYPE=${ARGV1})
+  endif()
+  if(${ARGC} GREATER 2)
+    list(APPEND cuda_definitions_${unit} -DSKL_DIM=${ARGV2})
+  endif()
+endmacro()
+
+foreach(type bf16 f16)
+  foreach(dim 64 128 256)
+    add_unit(forward ${type} ${dim})
+    add_unit(grad ${type} ${dim})
+  endforeach()
+  foreach(dim 64 128)
+    add_unit(fused ${type} ${dim})
+  endforeach()
+  add_unit(stream ${type})
+endforeach()
+add_unit(plain)
+add_unit(rows)
+
+set(cuda_sources
+  src/cuda/attention_grad.c
+  src/cuda/blas.c
+  src/cuda/cudart.c
+  src/cuda/plan.c
+  src/cuda/run.c
+  src/cuda/slab_grad.c)
+
+# ------------------------------------------------------------------------------------------------- how ---
+
+# Machine code of an architecture also runs on the later ones of the same first digit: 80 serves 86 and 89, 100 serves
+# 103. What has none (110, and what is to come) compiles the PTX when it loads the library. All machine code is made
+# from that one PTX, of compute_80: the kernels need nothing newer, and it is the PTX that the tests execute.
+set(STREAMKL_CUDA_ARCHITECTURES "80;90;100;120" CACHE STRING "Architectures to make machine code for, 80 or later")
+execute_process(COMMAND ${STREAMKL_NVCC} --list-gpu-code OUTPUT_VARIABLE cuda_known ERROR_QUIET)
+set(cuda_architectures)
+foreach(arch ${STREAMKL_CUDA_ARCHITECTURES})
+  if(cuda_known MATCHES "sm_${arch}(\n|$)")
+    list(APPEND cuda_architectures ${arch})
+  else()
+    message(STATUS "CUDA: no machine code for sm_${arch}, this nvcc does not know it; such a GPU compiles the PTX")
+  endif()
+endforeach()
+list(TRANSFORM cuda_architectures PREPEND sm_ OUTPUT_VARIABLE cuda_codes)
+string(REPLACE ";" "," cuda_codes "compute_80;${cuda_codes}")
+
+# Without guards of static variables and exceptions the objects need no C++ library. Compressed, they are a third as
+# large.
+set(cuda_flags -std=c++17 -O3 -I${PROJECT_SOURCE_DIR}/include)
+set(cuda_host_flags
+  -Xcompiler=-fPIC,-fno-threadsafe-statics,-fno-exceptions,-fvisibility=hidden,-fvisibility-inlines-hidden)
+if(STREAMKL_WERROR)
+  list(APPEND cuda_flags --Werror=all-warnings)
+endif()
+file(GLOB cuda_headers CONFIGURE_DEPENDS
+  src/cuda/*.cuh src/cuda/*.h src/*.h include/streamkl/*.h)
+list(TRANSFORM cuda_headers REPLACE "^src" "${PROJECT_SOURCE_DIR}/src")
+
+set(cuda_dir ${PROJECT_BINARY_DIR}/cuda)
+file(MAKE_DIRECTORY ${cuda_dir}/ptx ${cuda_dir}/cubin)
+set(cuda_ptx_files)
+set(cuda_cubin_files)
+foreach(unit ${cuda_units})
+  set(command ${STREAMKL_NVCC} ${cuda_flags} ${cuda_definitions_${unit}})
+  # nvcc keeps the machine code it packs into the object: the tests and the model look at what is shipped.
+  get_filename_component(stem ${cuda_source_${unit}} NAME_WE)
+  set(keep ${cuda_dir}/keep/${unit})
+  set(cubins)
+  set(copies)
+  foreach(arch ${cuda_architectures})
+    list(APPEND cubins ${cuda_dir}/cubin/${unit}.sm_${arch}.cubin)
+    list(APPEND copies COMMAND ${CMAKE_COMMAND} -E copy ${keep}/${stem}.sm_${arch}.cubin
+      ${cuda_dir}/cubin/${unit}.sm_${arch}.cubin)
+  endforeach()
+  add_custom_command(OUTPUT ${cuda_dir}/${unit}.o ${cubins}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${keep}
+    COMMAND ${command} ${cuda_host_flags} -gencode arch=compute_80,code=[${cuda_codes}] -Xfatbin -compress-all
+      -keep -keep-dir ${keep} -c ${cuda_source_${unit}} -o ${cuda_dir}/${unit}.o
+    ${copies}
+    COMMAND ${CMAKE_COMMAND} -E rm -rf ${keep}
+    DEPENDS ${cuda_source_${unit}} ${cuda_headers}
+    COMMENT "Building CUDA object ${unit}" VERBATIM)
+  # On its own, in a fraction of the time, for who works on a kernel.
+  add_custom_command(OUTPUT ${cuda_dir}/ptx/${unit}.ptx
+    COMMAND ${command} -arch=compute_80 -ptx ${cuda_source_${unit}} -o ${cuda_dir}/ptx/${unit}.ptx
+    DEPENDS ${cuda_source_${unit}} ${cuda_headers}
+    COMMENT "Building PTX ${unit}" VERBATIM)
+  list(APPEND cuda_objects ${cuda_dir}/${unit}.o)
+  list(APPEND cuda_cubin_files ${cubins})
+  list(APPEND cuda_ptx_files ${cuda_dir}/ptx/${unit}.ptx)
+endforeach()
+set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+
+# Both libraries are made of the same objects: one target makes them, or two jobs of make would.
+add_custom_target(cuda_objects DEPENDS ${cuda_objects} ${cuda_cubin_files})
+add_custom_target(cuda_cubins)
+add_dependencies(cuda_cubins cuda_objects)
+if(STREAMKL_TESTS AND NOT SKBUILD)
+  add_custom_target(cuda_ptx ALL DEPENDS ${cuda_ptx_files})
+else()
+  add_custom_target(cuda_ptx DEPENDS ${cuda_ptx_files})
+endif()
+
+# ------------------------------------------------------------------------------------------------ with ---
+
+get_filename_component(cuda_root ${STREAMKL_NVCC} REALPATH)
+get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+find_path(STREAMKL_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/.. PATH_SUFFIXES include)
+find_library(STREAMKL_CUDART cudart_static HINTS ${cuda_root}/.. PATH_SUFFIXES lib64 lib)
+mark_as_advanced(STREAMKL_CUDA_INCLUDE STREAMKL_CUDART)
+if(NOT STREAMKL_CUDA_INCLUDE OR NOT STREAMKL_CUDART)
+  message(FATAL_ERROR "CUDA: ${STREAMKL_NVCC} is there, but not cuda_runtime_api.h or libcudart_static.a beside it. "
+    "Install the rest of the toolkit or set STREAMKL_CUDA to OFF.")
+endif()
+get_filename_component(cuda_library_dir ${STREAMKL_CUDART} DIRECTORY)
+set_property(SOURCE src/cuda/blas.c src/cuda/cudart.c APPEND PROPERTY
+  COMPILE_OPTIONS -isystem ${STREAMKL_CUDA_INCLUDE})
+
+# The runtime by path while building; an installed static library finds it as CMake's FindCUDAToolkit does.
+set(cuda_libraries $<BUILD_INTERFACE:${STREAMKL_CUDART}> $<INSTALL_INTERFACE:CUDA::cudart_static> pthread dl rt)
+
+string(REPLACE ";" ", sm_" cuda_shown "${cuda_architectures}")
+message(STATUS "CUDA: ${STREAMKL_NVCC}, machine code for sm_${cuda_shown}, PTX for compute_80")

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernels are given: plain structures, filled by the host side in C and read by the kernels in CUDA C. Sides
+ * are P = 0 and Q = 1 of KL(P || Q), as everywhere in the engine; strides count elements; y = z log2(e).
+ */
+#ifndef SKL_CUDA_ARGS_H
+#define SKL_CUDA_ARGS_H
+
+#include "streamkl/streamkl.h"
+
+#include <stdint.h>
+
+/* [b][h][i][dim] with the last dimension contiguous. */
+struct skl_gpu_matrix {
+    char *data;
+    int64_t stride[3];
+    int32_t dtype, reserved;
+};
+
+/* A vector, or a tensor over the rows. */
+struct skl_gpu_vector {
+    char *data;
+    int64_t stride[3]; /* a vector over the columns has only the last */
+    int32_t dtype, reserved;
+};
+
+/* x = <a, b> + bias,  x' = cap ? cap tanh(inner x) : x,  y = factor x'. */
+struct skl_gpu_side {
+    struct skl_gpu_matrix a, b;
+    struct skl_gpu_vector bias;
+    int32_t dim;
+    int32_t share; /* query heads to one head of b */
+    float inner, cap, factor;
+    float beta; /* JSD: weight in the mixture */
+};
+
+/* Columns lo .. hi-1; lo = hi = 0 for a row without work: no column, or weight 0. */
+struct skl_gpu_range {
+    int32_t lo, hi;
+};
+
+/* The part of the problem that every kernel over tiles of logits needs. */
+struct skl_gpu_problem {
+    struct skl_gpu_side side[2];
+    int64_t rows;     /* heads of all batches x n */
+    int32_t heads, n; /* rows are (b, h, i): row = (b heads + h) n + i */
+    int32_t columns;
+    int32_t tiles; /* of rows, in one head: blockIdx.x = head x tiles + tile */
+    const struct skl_gpu_range *range;
+};
+
+/* Numbers of a row state, each [splits][rows] in this order: m (base 2), l of P and Q, acc (base 2 units). */
+enum { SKL_M_P, SKL_L_P, SKL_M_Q, SKL_L_Q, SKL_ACC, SKL_STATES };
+
+/* A row's numbers for JSD's second sweep and for dz. A row without work has r = 0 and an empty range. */
+struct skl_gpu_factors {
+    float lse2[2]; /* base 2 */
+    float c;       /* SKL_DZ_P: acc / l_P in natural units; SKL_DZ_JSD: KL(x || m) */
+    float r;       /* weight / largest |weight| */
+};
+
+/* forward_*, stream_*_kl and _jsd, plain_kl and _jsd: gridDim.y = splits of the columns. */
+struct skl_gpu_forward {
+    struct skl_gpu_problem problem;
+    float *state;          /* [splits][SKL_STATES][rows]; JSD's second sweep: KL(P||m), KL(Q||m) in l_P and l_Q */
+    const struct skl_gpu_factors *factors; /* JSD's second sweep: [rows] */
+    int32_t split_columns; /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
+    int32_t reserved;
+};
+
+/* Which formula turns logits into dz of side x. */
+enum skl_gpu_dz {
+    SKL_DZ_Q,  /* q - p */
+    SKL_DZ_P,  /* p ((z_P - z_Q) - c),  c = acc / l_P */
+    SKL_DZ_JSD /* beta x (log(x/m) - KL(x || m)) */
+};
+
+/* Scalars that the device computes on the way, so that the host need not wait for them. */
+struct skl_gpu_scalars {
+    double weight_sum;
+    float largest; /* |weight| */
+    float unit;    /* upstream gradient of a row = r unit */
+    float alpha[2]; /* unit chain / spread of each side: what turns sums of 16-bit dx into gradients */
+    float zero, one;
+};
+
+/* rows_* (dA) and columns_* (dB), fused_*: gradient of side x of an attention problem. */
+struct skl_gpu_grad {
+    struct skl_gpu_problem problem;
+    const struct skl_gpu_factors *factors; /* [rows] */
+    const struct skl_gpu_scalars *scalars;
+    const struct skl_gpu_range *tile_range; /* [heads x tiles of 64 rows]: the columns that any of the rows sees */
+    struct skl_gpu_matrix grad_a, grad_b;
+    int32_t x;    /* the side */
+    int32_t dz;   /* enum skl_gpu_dz */
+    float chain;  /* dz/dx, without softcap */
+    float spread; /* power of two that keeps dz in the range of a 16-bit float */
+};
+
+/* stream_*_dz and plain_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the slab's dtype. */
+struct skl_gpu_slab {
+    struct skl_gpu_grad grad;
+    int32_t head;                /* of all batches */
+    int32_t first_row, rows;     /* a multiple of every kernel's tile */
+    int32_t first_column, columns;
+    int32_t dtype;
+    int64_t ld;
+    char *slab; /* [rows][ld] */
+};
+
+/* --------------------------------------------------------------------- small kernels over rows and matrices --- */
+
+/* sum_weights: the scalars, by one block. */
+struct skl_gpu_sum_weights {
+    struct skl_gpu_vector weight; /* data NULL: all 1 */
+    int64_t rows;
+    int32_t heads, n, mean, reserved;
+    float chain[2], spread, reserved2;
+    struct skl_gpu_scalars *scalars;
+};
+
+/* find_ranges: range and tile_range, a block of 64 threads for each 64 rows of a head. */
+struct skl_gpu_find_ranges {
+    struct skl_gpu_vector weight, begin, end;
+    int32_t heads, n, columns, tiles;
+    int64_t left, right; /* window around the diagonal; -1: no limit */
+    struct skl_gpu_range *range, *tile_range;
+};
+
+enum skl_gpu_sweep { SKL_SWEEP_KL, SKL_SWEEP_LSE, SKL_SWEEP_JSD };
+
+/* finish_rows: the states of all splits into a row's results, or into a caller's partial state. */
+struct skl_gpu_finish_rows {
+    const float *state; /* [splits][SKL_STATES][rows] */
+    const struct skl_state *partial_in; /* instead of 'state': complete partial states */
+    const struct skl_gpu_range *range;
+    struct skl_gpu_vector weight; /* of complete states: a row of weight 0 has no loss */
+    int64_t rows;
+    int32_t heads, n, splits;
+    int32_t sweep;   /* enum skl_gpu_sweep */
+    int32_t student; /* which side is the student, for partial states */
+    int32_t reserved;
+    float beta[2];
+    double *loss_out;            /* [rows]; NULL: not wanted */
+    struct skl_state *partial;   /* [rows]; NULL: results are wanted */
+    struct skl_gpu_vector loss, lse[2], kl[2];
+};
+
+/* sum_values: the weighted sum of the rows' losses, by one block. */
+struct skl_gpu_sum_values {
+    const double *loss; /* [rows] */
+    struct skl_gpu_vector weight;
+    const struct skl_gpu_scalars *scalars;
+    int64_t rows;
+    int32_t heads, n, mean, reserved;
+    double *value;
+};
+
+/* make_factors: what dz of side x needs of each row, from what a value wrote. */
+struct skl_gpu_make_factors {
+    struct skl_gpu_vector weight; /* data NULL: r = 1 */
+    struct skl_gpu_vector loss, lse[2], kl;
+    const struct skl_gpu_range *range;
+    const struct skl_gpu_scalars *scalars;
+    int64_t rows;
+    int32_t heads, n, dz, reserved;
+    struct skl_gpu_factors *factors;
+};
+
+/* convert: rows first .. first + rows - 1 of every head of a matrix = f32 sums [batch x heads][rows][dim]; NULL: 0. */
+struct skl_gpu_convert {
+    struct skl_gpu_matrix to;
+    const float *from;
+    int64_t rows, first;
+    int32_t heads, dim;
+};
+
+/* sum_columns: sum[j] (+)= alpha times the sum of a slab's column j. */
+struct skl_gpu_sum_columns {
+    const char *slab;
+    int64_t ld;
+    int32_t dtype, rows, columns, add;
+    const float *alpha;
+    float *sum;
+};
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA runtime behind device.h's table. The runtime is linked statically and looks for the driver when it is first
+ * called, so the library loads everywhere; without a driver each function here answers SKL_NO_DEVICE.
+ */
+#include "cudart.h"
+
+#include <cuda_runtime_api.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------------------- errors --- */
+
+/* Errors that mean: nothing to compute on, here or under this number. */
+static int no_device(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorInsufficientDriver: /* also: no driver at all */
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorInitializationError:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice: return 1;
+    default: return 0;
+    }
+}
+
+/* The runtime also keeps an error for whoever asks cudaGetLastError() next. It has been reported: take it away. */
+static enum skl_status failed(cudaError_t error, const char *call)
+{
+    cudaGetLastError();
+    if (no_device(error))
+        return skl_fail(SKL_NO_DEVICE, "no CUDA device: %s", cudaGetErrorString(error));
+    return skl_fail(SKL_DEVICE_FAILED, "%s failed: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+#define TRY(name, ...)                          \
+    do {                                        \
+        cudaError_t error_ = name(__VA_ARGS__); \
+        if (error_ != cudaSuccess)              \
+            return failed(error_, #name);       \
+    } while (0)
+
+/* ---------------------------------------------------------------------------------------------- devices --- */
+
+int skl_cuda_built(void)
+{
+    return 1;
+}
+
+int skl_cuda_devices(void)
+{
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess)
+        failed(error, "cudaGetDeviceCount");
+    else if (n == 0)
+        failed(cudaErrorNoDevice, "cudaGetDeviceCount");
+    return error == cudaSuccess ? n : 0;
+}
+
+enum skl_status skl_gpu_current(int *index)
+{
+    TRY(cudaGetDevice, index);
+    return SKL_OK;
+}
+
+static enum skl_status enter(int index, int *previous)
+{
+    TRY(cudaGetDevice, previous);
+    cudaError_t error = cudaSetDevice(index);
+    if (error == cudaErrorInvalidDevice) {
+        cudaGetLastError();
+        return skl_fail(SKL_NO_DEVICE, "no CUDA device %d: there are %d", index, skl_cuda_devices());
+    }
+    return error == cudaSuccess ? SKL_OK : failed(error, "cudaSetDevice");
+}
+
+/* Setting a device makes a context on it, so it is not done when there is nothing to restore. */
+static void leave(int previous)
+{
+    int now = previous;
+    if (cudaGetDevice(&now) == cudaSuccess && now != previous)
+        cudaSetDevice(previous);
+}
+
+/* Asked once: an attribute takes the driver some microseconds. Two threads may both ask, and store the same answer. */
+static enum skl_status properties(int index, struct skl_gpu_properties *p)
+{
+    static _Atomic(uint64_t) known[SKL_GPU_DEVICES]; /* processors << 32 | shared memory */
+    int cached = index >= 0 && index < SKL_GPU_DEVICES;
+    uint64_t packed = cached ? atomic_load(&known[index]) : 0;
+    if (!packed) {
+        int processors, shared;
+        TRY(cudaDeviceGetAttribute, &processors, cudaDevAttrMultiProcessorCount, index);
+        TRY(cudaDeviceGetAttribute, &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+        packed = (uint64_t)processors << 32 | (uint32_t)shared;
+        if (cached)
+            atomic_store(&known[index], packed);
+    }
+    *p = (struct skl_gpu_properties){(int)(packed >> 32), (int)(packed & 0xffffffff)};
+    return SKL_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- kernels --- */
+
+/* The host stubs that nvcc makes of the kernels. Only their addresses are used: the runtime knows kernels by them. */
+#define SKL_KERNEL(name) extern void skl_##name(void);
+#include "kernels.def"
+#undef SKL_KERNEL
+
+static const struct kernel {
+    const char *name;
+    void (*stub)(void);
+} kernels[] = {
+#define SKL_KERNEL(name) {#name, skl_##name},
+#include "kernels.def"
+#undef SKL_KERNEL
+};
+
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+static int find(const char *name)
+{
+    int i = 0;
+    while (i < KERNELS && strcmp(kernels[i].name, name) != 0) i++;
+    return i;
+}
+
+/* More than 48 KiB of dynamic shared memory must be asked for, for each kernel on each device. The limit is only ever
+ * raised: another thread's launch with more may be on its way. */
+static enum skl_status allow_shared(int kernel, size_t bytes)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static size_t allowed[KERNELS][SKL_GPU_DEVICES];
+    int device;
+    TRY(cudaGetDevice, &device);
+    int cached = device < SKL_GPU_DEVICES;
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&lock);
+    if (!cached || bytes > allowed[kernel][device]) {
+        error = cudaFuncSetAttribute((const void *)kernels[kernel].stub, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)bytes);
+        if (cached && error == cudaSuccess)
+            allowed[kernel][device] = bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return error == cudaSuccess ? SKL_OK : failed(error, "cudaFuncSetAttribute");
+}
+
+static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
+{
+    int kernel = find(l->kernel);
+    if (kernel == KERNELS)
+        return skl_fail(SKL_DEVICE_FAILED, "cannot launch %s: there is no such kernel", l->kernel);
+    if (l->grid_x < 1 || l->grid_x > INT32_MAX || l->grid_y < 1 || l->grid_y > 65535)
+        return skl_fail(SKL_DEVICE_FAILED, "cannot launch %s: a grid of %lld x %d blocks is beyond CUDA's limits",
+                        l->kernel, (long long)l->grid_x, l->grid_y);
+    if (l->shared_bytes > 48 * 1024) {
+        enum skl_status status = allow_shared(kernel, l->shared_bytes);
+        if (status)
+            return status;
+    }
+    dim3 grid = {(unsigned)l->grid_x, (unsigned)l->grid_y, 1}, block = {(unsigned)l->threads, 1, 1};
+    void *args[1] = {(void *)l->args}; /* the runtime copies the structure before it returns */
+    TRY(cudaLaunchKernel, (const void *)kernels[kernel].stub, grid, block, args, l->shared_bytes, stream);
+    return SKL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- memory --- */
+
+static enum skl_status clear(void *data, size_t bytes, void *stream)
+{
+    TRY(cudaMemsetAsync, data, 0, bytes, stream);
+    return SKL_OK;
+}
+
+static enum skl_status allocate(size_t bytes, void *stream, void **data)
+{
+    cudaError_t error = cudaMallocAsync(data, bytes, stream);
+    if (error != cudaErrorMemoryAllocation)
+        return error == cudaSuccess ? SKL_OK : failed(error, "cudaMallocAsync");
+    cudaGetLastError();
+    return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate %zu bytes on the CUDA device: %s", bytes,
+                    cudaGetErrorString(error));
+}
+
+static void release(void *data, void *stream)
+{
+    if (cudaFreeAsync(data, stream) != cudaSuccess)
+        cudaGetLastError(); /* the call before has failed for the same reason, and said so */
+}
+
+const struct skl_gpu skl_gpu_cudart = {
+    .enter = enter,
+    .leave = leave,
+    .properties = properties,
+    .launch = launch,
+    .clear = clear,
+    .product = skl_blas_product,
+    .allocate = allocate,
+    .release = release,
+};
+
+const struct skl_gpu *skl_gpu = &skl_gpu_cudart;

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan.h"
+
+#include "shapes.h"
+
+#include <limits.h>
+
+/* ------------------------------------------------------------------------------------------------ one matrix --- */
+
+static int evenly(const struct skl_work *w, const void *data, const int64_t stride[3])
+{
+    return !data || ((w->heads == 1 || stride[1] == w->n * stride[2]) &&
+                     (w->batch == 1 || stride[0] == w->heads * w->n * stride[2]));
+}
+
+struct skl_work skl_gpu_flat(const struct skl_work *w)
+{
+    struct skl_work flat = *w;
+    int even = !w->attention && evenly(w, w->begin.data, w->begin.stride) && evenly(w, w->end.data, w->end.stride) &&
+               evenly(w, w->weight.data, w->weight.stride) && evenly(w, w->loss.data, w->loss.stride);
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        even = even && evenly(w, s->a.data, s->a.stride) && evenly(w, s->grad_a.data, s->grad_a.stride) &&
+               evenly(w, s->lse.data, s->lse.stride) && evenly(w, s->kl.data, s->kl.stride);
+    }
+    if (even)
+        flat.batch = flat.heads = 1, flat.n = w->rows;
+    return flat;
+}
+
+/* ------------------------------------------------------------------------------------------------ which kernels --- */
+
+/* Copies of 16 bytes: aligned, and rows that begin on such addresses. */
+static int copies_whole(const struct skl_operand *o)
+{
+    return (uintptr_t)o->data % 16 == 0 && o->stride[0] % 8 == 0 && o->stride[1] % 8 == 0 && o->stride[2] % 8 == 0;
+}
+
+/* Tensor cores take both operands of both sides in one 16-bit type. A running m needs factors that keep the order. */
+static int tensor_cores(const struct skl_work *w)
+{
+    int type = w->side[0].a.dtype;
+    if (type != SKL_BF16 && type != SKL_F16)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        double factor = s->cap != 0 ? 1 : s->logit_factor;
+        if (s->a.dtype != type || s->b.dtype != type || s->dim % 8 || !copies_whole(&s->a) || !copies_whole(&s->b) ||
+            !(factor > 1e-20 && factor < 1e20))
+            return 0;
+    }
+    return 1;
+}
+
+static void choose_kernels(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    int64_t widest = w->side[0].dim > w->side[1].dim ? w->side[0].dim : w->side[1].dim;
+    int fits = tensor_cores(w);
+    plan->type = w->side[0].a.dtype;
+    plan->dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
+    plan->family = !fits ? SKL_FAMILY_PLAIN : widest <= 256 ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
+    plan->tile_rows = plan->family == SKL_FAMILY_FORWARD  ? SKL_FORWARD_ROWS(plan->dim)
+                      : plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_ROWS
+                                                          : SKL_PLAIN_TILE;
+    plan->heads = w->batch * w->heads;
+    plan->tiles = (w->n + plan->tile_rows - 1) / plan->tile_rows;
+}
+
+/* With fewer tiles of rows than the device runs at once, the columns are split until there are twice as many blocks as
+ * multiprocessors (two fit on one, or one after the other: a whole number of rounds), but not into pieces of fewer than
+ * 512 columns, below which a block's start and end cost more than its sweep. */
+static void split_columns(const struct skl_work *w, const struct skl_gpu_properties *device, struct skl_gpu_plan *plan)
+{
+    int64_t blocks = plan->heads * plan->tiles, wanted = 2 * (int64_t)device->processors;
+    int64_t splits = blocks && blocks < wanted ? wanted / blocks : 1, most = w->columns / 512;
+    splits = splits < most ? splits : most;
+    splits = splits > 1 ? splits : 1;
+    int64_t each = (w->columns + splits - 1) / splits;
+    each = (each + SKL_COLUMN_UNIT - 1) / SKL_COLUMN_UNIT * SKL_COLUMN_UNIT;
+    plan->split_columns = each > 0 ? (int)each : SKL_COLUMN_UNIT;
+    plan->splits = w->columns ? (int)((w->columns + each - 1) / each) : 1;
+    plan->states = plan->splits * (plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_STATES : 1);
+}
+
+/* ------------------------------------------------------------------------------------------------- gradients --- */
+
+static int bias_grads(const struct skl_work *w)
+{
+    return w->side[0].grad_bias.data || w->side[1].grad_bias.data;
+}
+
+static void choose_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    plan->attention_grad = w->grads && w->attention && plan->family == SKL_FAMILY_FORWARD;
+    int both = 1;
+    for (int x = 0; x < 2; x++) both &= !(w->grads & 1 << x) || (w->side[x].grad_a.data && w->side[x].grad_b.data);
+    plan->fused = plan->attention_grad && w->any_order && both && plan->dim <= 128;
+}
+
+int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x)
+{
+    return plan->family == SKL_FAMILY_PLAIN ? w->side[x].a.dtype : plan->type;
+}
+
+/* Gradients by slabs: the two products are cuBLAS's, which wants one dtype and rows that do not overlap. */
+static enum skl_status check_products(const struct skl_work *w)
+{
+    for (int x = 0; x < 2; x++) {
+        const struct skl_work_side *s = &w->side[x];
+        if (!(w->grads & 1 << x))
+            continue;
+        if (s->a.dtype != s->b.dtype)
+            return skl_fail(SKL_UNSUPPORTED, "cannot use a and b of different dtypes on CUDA: their gradients need one");
+        if ((s->grad_b.data && s->a.stride[2] < s->dim && w->n > 1) ||
+            (s->grad_a.data && s->b.stride[2] < s->dim && w->columns > 1))
+            return skl_fail(SKL_UNSUPPORTED,
+                            "cannot use rows that overlap (stride %lld for %lld entries) on CUDA: gradients need a matrix",
+                            (long long)(s->a.stride[2] < s->dim ? s->a.stride[2] : s->b.stride[2]), (long long)s->dim);
+    }
+    return SKL_OK;
+}
+
+int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim)
+{
+    return grad->dtype == SKL_F32 && grad->stride[2] >= dim;
+}
+
+/* f32 sums that a column of a slab takes, when the gradient of b leaves in 16 bits. */
+static int64_t sums_of_column(const struct skl_work *w)
+{
+    int64_t widest = 0;
+    for (int x = 0; x < 2; x++) {
+        const struct skl_work_side *s = &w->side[x];
+        if (s->grad_b.data && !skl_gpu_own_sum(&s->grad_b, s->dim) && s->dim > widest)
+            widest = s->dim;
+    }
+    return widest;
+}
+
+static int64_t whole(int64_t n, int64_t unit)
+{
+    return n / unit > 1 ? n / unit * unit : unit;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A slab feeds two products: as large as 64 MiB and the room allow, and 1024 columns before rows are cut. In 'room' bytes
+ * must fit 4 (rows + sums) a column. */
+static void choose_slab(const struct skl_work *w, int64_t room, struct skl_gpu_plan *plan)
+{
+    int64_t sums = sums_of_column(w), most = (int64_t)16 << 20, elements = room / 4;
+    int64_t rows = whole(w->n + SKL_ROW_UNIT - 1, SKL_ROW_UNIT);
+    int64_t columns = whole(w->columns + SKL_COLUMN_UNIT - 1, SKL_COLUMN_UNIT), wide = least(columns, 1024);
+    rows = least(rows, whole(least(most / wide, elements / wide - sums), SKL_ROW_UNIT));
+    columns = least(columns, whole(least(most / rows, elements / (rows + sums)), SKL_COLUMN_UNIT));
+    plan->slab_rows = (int)rows;
+    plan->slab_columns = (int)columns;
+}
+
+/* ------------------------------------------------------------------------------------------------- workspace --- */
+
+/* An aligned piece, as an offset that cannot be mistaken for "not needed". */
+static void *take(struct skl_gpu_plan *plan, int64_t bytes)
+{
+    uintptr_t at = plan->bytes;
+    plan->bytes += ((size_t)bytes + 255) / 256 * 256;
+    return (void *)at;
+}
+
+static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
+    int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
+    plan->bytes = 256; /* offset 0 is NULL */
+    m->scalars = take(plan, sizeof *m->scalars);
+    m->range = take(plan, rows * (int64_t)sizeof *m->range);
+    m->tile_range = take(plan, row_tiles * (int64_t)sizeof *m->tile_range);
+    if (sweeps)
+        m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
+    if (sweeps && plan->call != SKL_CALL_PARTIAL)
+        m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
+    if (w->jsd || w->grads)
+        m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
+    if (both && !w->loss.data)
+        m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
+    for (int side = 0; side < 2; side++) {
+        if ((both || (w->jsd && sweeps)) && !w->side[side].lse.data)
+            m->row_lse[side] = take(plan, rows * (int64_t)sizeof **m->row_lse);
+        if (both && w->jsd && !w->side[side].kl.data)
+            m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
+    }
+}
+
+/* f32 sums of a gradient of a that does not leave as f32: of the heads that share a b, or of all. The larger of the two
+ * sides', which run one after the other. */
+static void lay_sums_of_a(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    int64_t most = 0;
+    for (int x = 0; x < 2; x++) {
+        const struct skl_work_side *s = &w->side[x];
+        int64_t heads = w->attention && !plan->fused ? s->share : plan->heads;
+        int own = plan->fused ? s->grad_a.dtype == SKL_F32 : skl_gpu_own_sum(&s->grad_a, s->dim);
+        if (s->grad_a.data && !own && heads * w->n * s->dim > most)
+            most = heads * w->n * s->dim;
+    }
+    if (most)
+        plan->offset.sum_a = take(plan, most * (int64_t)sizeof(float));
+}
+
+static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    if (!plan->attention_grad || plan->fused)
+        lay_sums_of_a(w, plan);
+    if (plan->attention_grad)
+        return;
+    plan->offset.blas = take(plan, SKL_BLAS_BYTES);
+    if (bias_grads(w))
+        plan->offset.sum_bias = take(plan, w->columns * (int64_t)sizeof(float));
+    choose_slab(w, w->limit > plan->bytes ? (int64_t)(w->limit - plan->bytes) : 0, plan);
+    plan->offset.slab = take(plan, (int64_t)plan->slab_rows * plan->slab_columns * 4);
+    if (sums_of_column(w))
+        plan->offset.sum_b = take(plan, plan->slab_columns * sums_of_column(w) * (int64_t)sizeof(float));
+}
+
+enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,
+                                  struct skl_gpu_plan *plan)
+{
+    *plan = (struct skl_gpu_plan){.call = call};
+    choose_kernels(w, plan);
+    if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads > 65535 || plan->heads * plan->tiles > INT_MAX)
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use %lld heads of %lld rows and %lld columns on CUDA: at most 65535 heads, 2^30 rows and columns",
+                        (long long)plan->heads, (long long)w->n, (long long)w->columns);
+    split_columns(w, device, plan);
+    choose_gradients(w, plan);
+    enum skl_status status = w->grads && !plan->attention_grad ? check_products(w) : SKL_OK;
+    if (status)
+        return status;
+    lay_rows(w, plan);
+    if (w->grads)
+        lay_gradients(w, plan);
+    if (!w->limit_is_default && plan->bytes > w->limit)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call takes %zu bytes on CUDA", w->limit,
+                        plan->bytes);
+    return SKL_OK;
+}

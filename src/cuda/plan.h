@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a call runs on a device: which kernels, how the columns are split, how large a slab of dx is, and where everything
+ * lies in the workspace. A pure function of the work and the device's properties, so that a workspace can be sized
+ * without one.
+ */
+#ifndef SKL_CUDA_PLAN_H
+#define SKL_CUDA_PLAN_H
+
+#include "../work.h"
+#include "args.h"
+#include "device.h"
+
+/* forward_*: 16-bit, width <= 256. stream_*: 16-bit, any width. plain_*: everything else. */
+enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN };
+
+/* Parts of the workspace; NULL where a call does not need them. */
+struct skl_gpu_memory {
+    struct skl_gpu_scalars *scalars;
+    struct skl_gpu_range *range, *tile_range;
+    float *state;
+    double *loss;
+    struct skl_gpu_factors *factors;
+    float *row_loss, *row_lse[2], *row_kl[2]; /* results that a later step reads and the caller did not ask for */
+    char *slab;
+    float *sum_a, *sum_b, *sum_bias;
+    char *blas;
+};
+
+struct skl_gpu_plan {
+    enum skl_call call;
+    enum skl_gpu_family family;
+    int type, dim;  /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
+    int tile_rows;  /* of the sweep's kernels */
+    int64_t heads;  /* of all batches */
+    int64_t tiles;  /* of rows, in a head */
+    int splits;     /* of the columns */
+    int states;     /* that each row is left with: splits, or twice as many */
+    int split_columns;
+    int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
+    int fused;
+    int slab_rows, slab_columns;
+    struct skl_gpu_memory offset; /* as offsets from the workspace's start */
+    size_t bytes;
+};
+
+enum { SKL_BLAS_BYTES = 32 << 20 };
+
+/* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each sequence. */
+struct skl_work skl_gpu_flat(const struct skl_work *w);
+
+/* w as skl_gpu_flat() made it. */
+enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,
+                                  struct skl_gpu_plan *plan);
+
+/* Can cuBLAS sum up a gradient in place? */
+int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim);
+
+/* The dtype of a slab of dx of side x. */
+int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x);
+
+#endif

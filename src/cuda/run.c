@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A call on a device: everything is issued on the caller's stream in order, nothing is waited for. What the host would
+ * have to know (sums of weights, say) stays on the device, where the kernels read it.
+ *
+ *     sum_weights, find_ranges                                      what the rows weigh and see
+ *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for JSD
+ *     sum_values                                                    reduced loss
+ *     make_factors, gradient kernels                                for each side whose gradient is wanted
+ */
+#include "run.h"
+
+#include "cuda.h"
+#include "shapes.h"
+
+#include <stdio.h>
+
+/* ------------------------------------------------------------------------------------------------- arguments --- */
+
+struct skl_gpu_matrix skl_gpu_matrix_of(const struct skl_operand *o)
+{
+    struct skl_gpu_matrix m = {o->data, {o->stride[0], o->stride[1], o->stride[2]}, o->dtype, 0};
+    return m;
+}
+
+struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r)
+{
+    struct skl_gpu_vector v = {r->data, {r->stride[0], r->stride[1], r->stride[2]}, SKL_F32, 0};
+    return v;
+}
+
+static struct skl_gpu_side side_of(const struct skl_work_side *s)
+{
+    struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
+                             .b = skl_gpu_matrix_of(&s->b),
+                             .bias = {s->bias.data, {0, 0, s->bias.stride}, s->bias.dtype, 0},
+                             .dim = (int32_t)s->dim,
+                             .share = (int32_t)s->share,
+                             .cap = (float)s->cap,
+                             .beta = (float)s->beta};
+    g.inner = s->cap != 0 ? (float)s->logit_factor : 1;
+    g.factor = s->cap != 0 ? 1 : (float)s->logit_factor;
+    return g;
+}
+
+struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int tile_rows)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_problem p = {.side = {side_of(&w->side[0]), side_of(&w->side[1])},
+                                .rows = w->rows,
+                                .heads = (int32_t)w->heads,
+                                .n = (int32_t)w->n,
+                                .columns = (int32_t)w->columns,
+                                .tiles = (int32_t)((w->n + tile_rows - 1) / tile_rows),
+                                .range = run->memory.range};
+    return p;
+}
+
+enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel, int64_t grid_x, int64_t grid_y, int threads,
+                              size_t shared, const void *args, size_t args_bytes)
+{
+    struct skl_gpu_launch l = {kernel, grid_x, (int)grid_y, threads, shared, args, args_bytes};
+    return skl_gpu->launch(&l, run->work.stream);
+}
+
+#define START(run, kernel, grid_x, grid_y, threads, shared, args) \
+    skl_gpu_start(run, kernel, grid_x, grid_y, threads, shared, &(args), sizeof(args))
+
+/* ------------------------------------------------------------------------------------------------- the rows --- */
+
+float skl_gpu_spread(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    int half = run->plan.family != SKL_FAMILY_PLAIN && run->plan.type == SKL_F16;
+    /* |q - p| <= 1; p |log p/q - KL| and JSD's may be larger, up to 100 or so. f16 ends at 65504. */
+    return !half ? 1 : w->jsd || (w->grads & 1) ? 256 : 16384;
+}
+
+static enum skl_status sum_weights(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_sum_weights args = {.weight = skl_gpu_rows_of(&w->weight),
+                                       .rows = w->rows,
+                                       .heads = (int32_t)w->heads,
+                                       .n = (int32_t)w->n,
+                                       .mean = w->mean,
+                                       .chain = {(float)w->side[0].chain, (float)w->side[1].chain},
+                                       .spread = skl_gpu_spread(run),
+                                       .scalars = run->memory.scalars};
+    return START(run, "sum_weights", 1, 1, 256, 0, args);
+}
+
+static enum skl_status find_ranges(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_find_ranges args = {.weight = skl_gpu_rows_of(&w->weight),
+                                       .begin = skl_gpu_rows_of(&w->begin),
+                                       .end = skl_gpu_rows_of(&w->end),
+                                       .heads = (int32_t)w->heads,
+                                       .n = (int32_t)w->n,
+                                       .columns = (int32_t)w->columns,
+                                       .tiles = (int32_t)((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS),
+                                       .left = w->left,
+                                       .right = w->right,
+                                       .range = run->memory.range,
+                                       .tile_range = run->memory.tile_range};
+    return START(run, "find_ranges", run->plan.heads * args.tiles, 1, SKL_RANGE_ROWS, 0, args);
+}
+
+static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_make_factors args = {.weight = skl_gpu_rows_of(&w->weight),
+                                        .loss = skl_gpu_rows_of(&w->loss),
+                                        .lse = {skl_gpu_rows_of(&w->side[0].lse), skl_gpu_rows_of(&w->side[1].lse)},
+                                        .kl = skl_gpu_rows_of(&w->side[x].kl),
+                                        .range = run->memory.range,
+                                        .scalars = run->memory.scalars,
+                                        .rows = w->rows,
+                                        .heads = (int32_t)w->heads,
+                                        .n = (int32_t)w->n,
+                                        .dz = dz,
+                                        .factors = run->memory.factors};
+    return START(run, "make_factors", (w->rows + 127) / 128, 1, 128, 0, args);
+}
+
+/* --------------------------------------------------------------------------------------------------- sweeps --- */
+
+static enum skl_status sweep(const struct skl_gpu_run *run, const char *what)
+{
+    const struct skl_gpu_plan *plan = &run->plan;
+    struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
+                                   .state = run->memory.state,
+                                   .factors = run->memory.factors,
+                                   .split_columns = plan->split_columns};
+    const char *type = plan->type == SKL_BF16 ? "bf16" : "f16";
+    char name[48];
+    int64_t blocks = plan->heads * plan->tiles;
+    if (plan->family == SKL_FAMILY_FORWARD) {
+        snprintf(name, sizeof name, "forward_%s_%d_%s", type, plan->dim, what);
+        return START(run, name, blocks, plan->splits, SKL_FORWARD_THREADS, (size_t)SKL_FORWARD_SHARED(plan->dim), args);
+    }
+    if (plan->family == SKL_FAMILY_STREAM) {
+        snprintf(name, sizeof name, "stream_%s_%s", type, what);
+        return START(run, name, blocks, plan->splits, SKL_STREAM_THREADS, SKL_STREAM_SHARED, args);
+    }
+    snprintf(name, sizeof name, "plain_%s", what);
+    return START(run, name, blocks, plan->splits, SKL_PLAIN_THREADS, 0, args);
+}
+
+static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_sweep after, const struct skl_state *states)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_finish_rows args = {.state = run->memory.state,
+                                       .partial_in = states,
+                                       .range = run->memory.range,
+                                       .weight = skl_gpu_rows_of(&w->weight),
+                                       .rows = w->rows,
+                                       .heads = (int32_t)w->heads,
+                                       .n = (int32_t)w->n,
+                                       .splits = run->plan.states,
+                                       .sweep = after,
+                                       .student = w->student,
+                                       .beta = {(float)w->side[0].beta, (float)w->side[1].beta},
+                                       .loss_out = run->memory.loss,
+                                       .partial = run->partial,
+                                       .loss = skl_gpu_rows_of(&w->loss)};
+    for (int side = 0; side < 2; side++) {
+        args.lse[side] = skl_gpu_rows_of(&w->side[side].lse);
+        args.kl[side] = skl_gpu_rows_of(&w->side[side].kl);
+    }
+    return START(run, "finish_rows", (w->rows + 127) / 128, 1, 128, 0, args);
+}
+
+static enum skl_status sum_values(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    struct skl_gpu_sum_values args = {.loss = run->memory.loss,
+                                      .weight = skl_gpu_rows_of(&w->weight),
+                                      .scalars = run->memory.scalars,
+                                      .rows = w->rows,
+                                      .heads = (int32_t)w->heads,
+                                      .n = (int32_t)w->n,
+                                      .mean = w->mean,
+                                      .value = w->value};
+    return w->value ? START(run, "sum_values", 1, 1, 256, 0, args) : SKL_OK;
+}
+
+static enum skl_status sweeps(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    if (!run->second_sweep) {
+        SKL_TRY(sweep(run, "kl"));
+        SKL_TRY(finish_rows(run, w->jsd ? SKL_SWEEP_LSE : SKL_SWEEP_KL, NULL));
+    }
+    if (w->jsd && (run->second_sweep || !run->partial)) {
+        SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
+        SKL_TRY(sweep(run, "jsd"));
+        SKL_TRY(finish_rows(run, SKL_SWEEP_JSD, NULL));
+    }
+    return SKL_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- gradients --- */
+
+enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl_gpu_grad *grad)
+{
+    const struct skl_work *w = &run->work;
+    *grad = (struct skl_gpu_grad){.problem = skl_gpu_problem_of(run, run->plan.tile_rows),
+                                  .factors = run->memory.factors,
+                                  .scalars = run->memory.scalars,
+                                  .tile_range = run->memory.tile_range,
+                                  .grad_a = skl_gpu_matrix_of(&w->side[x].grad_a),
+                                  .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
+                                  .x = x,
+                                  .dz = w->jsd ? SKL_DZ_JSD : x == 0 ? SKL_DZ_P : SKL_DZ_Q,
+                                  .chain = (float)w->side[x].chain,
+                                  .spread = skl_gpu_spread(run)};
+    return make_factors(run, x, grad->dz);
+}
+
+enum skl_status skl_gpu_convert_matrix(const struct skl_gpu_run *run, const struct skl_operand *to, const float *from,
+                                       int64_t batch, int64_t heads, int64_t first, int64_t rows, int64_t dim)
+{
+    struct skl_gpu_convert args = {.to = skl_gpu_matrix_of(to),
+                                   .from = from,
+                                   .rows = rows,
+                                   .first = first,
+                                   .heads = (int32_t)heads,
+                                   .dim = (int32_t)dim};
+    return batch && heads && rows > 0 ? START(run, "convert", rows, batch * heads, 128, 0, args) : SKL_OK;
+}
+
+/* What no kernel writes: rows of b beyond the columns; everything, when there is no row or no column. */
+static enum skl_status clear_gradients(const struct skl_gpu_run *run, int x)
+{
+    const struct skl_work *w = &run->work;
+    const struct skl_work_side *s = &w->side[x];
+    int64_t used = w->rows ? w->columns : 0;
+    struct skl_operand bias = {s->grad_bias.data, s->grad_bias.dtype, {0, 0, s->grad_bias.stride}};
+    if (s->grad_b.data)
+        SKL_TRY(skl_gpu_convert_matrix(run, &s->grad_b, NULL, s->b_batch, s->b_heads, used, s->b_rows - used, s->dim));
+    if (s->grad_a.data && !w->columns)
+        SKL_TRY(skl_gpu_convert_matrix(run, &s->grad_a, NULL, w->batch, w->heads, 0, w->n, s->dim));
+    if (bias.data)
+        SKL_TRY(skl_gpu_convert_matrix(run, &bias, NULL, 1, 1, used, s->b_rows - used, 1));
+    return SKL_OK;
+}
+
+static enum skl_status gradients(const struct skl_gpu_run *run)
+{
+    const struct skl_work *w = &run->work;
+    for (int x = 0; x < 2; x++) {
+        if (!(w->grads & 1 << x))
+            continue;
+        SKL_TRY(clear_gradients(run, x));
+        if (w->rows && w->columns)
+            SKL_TRY(run->plan.attention_grad ? skl_gpu_attention_grad(run, x) : skl_gpu_slab_grad(run, x));
+    }
+    return SKL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------- calls --- */
+
+/* Offsets become addresses. */
+static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *base)
+{
+    struct skl_gpu_memory m = *offset;
+    void *each[] = {&m.scalars, &m.range,      &m.tile_range, &m.state,     &m.loss, &m.factors, &m.row_loss, &m.row_lse[0],
+                    &m.row_lse[1], &m.row_kl[0], &m.row_kl[1],  &m.slab, &m.sum_a,   &m.sum_b,    &m.sum_bias,  &m.blas};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        char **p = each[i];
+        *p = *p ? base + (uintptr_t)*p : NULL;
+    }
+    return m;
+}
+
+static void use_if_missing(struct skl_rows *r, float *instead, const struct skl_work *w)
+{
+    if (!r->data && instead)
+        *r = (struct skl_rows){(char *)instead, {w->heads * w->n, w->n, 1}};
+}
+
+static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *finished)
+{
+    struct skl_work *w = &run->work;
+    use_if_missing(&w->loss, run->memory.row_loss, w);
+    for (int side = 0; side < 2; side++) {
+        use_if_missing(&w->side[side].lse, run->memory.row_lse[side], w);
+        use_if_missing(&w->side[side].kl, run->memory.row_kl[side], w);
+    }
+    if (!w->rows) {
+        if (w->value)
+            SKL_TRY(skl_gpu->clear(w->value, sizeof *w->value, w->stream));
+        return gradients(run);
+    }
+    SKL_TRY(sum_weights(run));
+    if (finished) {
+        SKL_TRY(finish_rows(run, w->jsd ? SKL_SWEEP_JSD : SKL_SWEEP_KL, finished));
+        return sum_values(run);
+    }
+    SKL_TRY(find_ranges(run));
+    if (run->plan.call != SKL_CALL_BACKWARD)
+        SKL_TRY(sweeps(run));
+    if (!run->partial)
+        SKL_TRY(sum_values(run));
+    return gradients(run);
+}
+
+/* Device, plan and workspace around 'issue'. bytes: only the workspace's size is wanted. */
+static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial, int second_sweep,
+                                 const struct skl_state *finished, size_t *bytes)
+{
+    struct skl_gpu_run run = {.work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep};
+    struct skl_gpu_properties device;
+    void *own = NULL;
+    int previous;
+    SKL_TRY(skl_gpu->enter(w->device_index, &previous));
+    enum skl_status status = skl_gpu->properties(w->device_index, &device);
+    if (!status)
+        status = skl_gpu_make_plan(call, &run.work, &device, &run.plan);
+    if (!status && bytes)
+        *bytes = run.plan.bytes;
+    if (!status && !bytes && w->workspace && w->workspace_bytes < run.plan.bytes)
+        status = skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_bytes = %zu: this call takes %zu (skl_workspace_size)",
+                          w->workspace_bytes, run.plan.bytes);
+    if (!status && !bytes && !w->workspace)
+        status = skl_gpu->allocate(run.plan.bytes, w->stream, &own);
+    if (!status && !bytes) {
+        run.memory = placed(&run.plan.offset, w->workspace ? w->workspace : own);
+        status = issue(&run, finished);
+    }
+    if (own)
+        skl_gpu->release(own, w->stream);
+    skl_gpu->leave(previous);
+    return status;
+}
+
+enum skl_status skl_cuda_run(enum skl_call call, const struct skl_work *w, struct skl_state *state, int second_sweep)
+{
+    return on_device(call, w, state, second_sweep, NULL, NULL);
+}
+
+enum skl_status skl_cuda_workspace(enum skl_call call, const struct skl_work *w, size_t *bytes)
+{
+    return on_device(call, w, NULL, 0, NULL, bytes);
+}
+
+enum skl_status skl_cuda_finish(const struct skl_work *w, const struct skl_state *state)
+{
+    return on_device(SKL_CALL_VALUE, w, NULL, 0, state, NULL);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gradients by slabs: dx of some rows x some columns, made by stream_*_dz or plain_dz into the workspace, then the two
+ * products by cuBLAS, f32 sums over slabs:
+ *
+ *     da [rows, dim]    += dx [rows, columns] b [columns, dim]
+ *     db [columns, dim] += dx^T a [rows, dim]
+ *     dbias [columns]   += sum over the rows of dx
+ *
+ * Columns outside, rows (and heads that share a b) inside: sums of db are of one slab's width, sums of da last. A gradient
+ * that leaves as f32 is its own sum.
+ */
+#include "run.h"
+#include "shapes.h"
+
+#include <stdio.h>
+
+/* A head of all batches: its indices. */
+struct head {
+    int64_t number, b, h;
+};
+
+struct slabs {
+    const struct skl_gpu_run *run;
+    struct skl_gpu_slab args;
+    const struct skl_work_side *s;
+    int dtype;
+    int x;
+    int64_t group_heads; /* that share a b */
+};
+
+static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, int first)
+{
+    const struct skl_gpu_run *run = q->run;
+    p.dtype = q->dtype;
+    p.dtype_c = SKL_F32;
+    p.n = q->s->dim;
+    p.a = run->memory.slab;
+    p.lda = q->args.ld;
+    p.alpha = &run->memory.scalars->alpha[q->x];
+    p.beta = first ? &run->memory.scalars->zero : &run->memory.scalars->one;
+    p.workspace = run->memory.blas;
+    p.workspace_bytes = SKL_BLAS_BYTES;
+    return skl_gpu->product(&p, run->work.stream);
+}
+
+static enum skl_status make_slab(const struct slabs *q)
+{
+    const struct skl_gpu_plan *plan = &q->run->plan;
+    char name[32] = "plain_dz";
+    int tile = SKL_PLAIN_TILE, threads = SKL_PLAIN_THREADS;
+    size_t shared = 0;
+    if (plan->family != SKL_FAMILY_PLAIN) {
+        snprintf(name, sizeof name, "stream_%s_dz", plan->type == SKL_BF16 ? "bf16" : "f16");
+        tile = SKL_STREAM_ROWS, threads = SKL_STREAM_THREADS, shared = SKL_STREAM_SHARED;
+    }
+    return skl_gpu_start(q->run, name, (q->args.rows + tile - 1) / tile, (q->args.columns + tile - 1) / tile, threads, shared,
+                         &q->args, sizeof q->args);
+}
+
+/* da of the slab's rows; the head is the k-th of its group. */
+static enum skl_status product_a(const struct slabs *q, const struct head *head, int64_t k)
+{
+    const struct skl_work_side *s = q->s;
+    if (!s->grad_a.data)
+        return SKL_OK;
+    struct skl_gpu_product p = {.m = q->args.rows, .k = q->args.columns, .ldb = s->b.stride[2]};
+    p.b = skl_operand_at(&s->b, head->b, head->h / s->share, q->args.first_column);
+    if (skl_gpu_own_sum(&s->grad_a, s->dim))
+        p.c = skl_operand_at(&s->grad_a, head->b, head->h, q->args.first_row), p.ldc = s->grad_a.stride[2];
+    else
+        p.c = q->run->memory.sum_a + (k * q->run->work.n + q->args.first_row) * s->dim, p.ldc = s->dim;
+    return product(q, p, q->args.first_column == 0);
+}
+
+static enum skl_status product_b(const struct slabs *q, const struct head *head, int first)
+{
+    const struct skl_work_side *s = q->s;
+    if (!s->grad_b.data)
+        return SKL_OK;
+    struct skl_gpu_product p = {.transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = s->a.stride[2]};
+    p.b = skl_operand_at(&s->a, head->b, head->h, q->args.first_row);
+    if (skl_gpu_own_sum(&s->grad_b, s->dim))
+        p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->share, q->args.first_column), p.ldc = s->grad_b.stride[2];
+    else
+        p.c = q->run->memory.sum_b, p.ldc = s->dim;
+    return product(q, p, first);
+}
+
+static enum skl_status sum_bias(const struct slabs *q, int first)
+{
+    struct skl_gpu_sum_columns args = {.slab = q->run->memory.slab,
+                                       .ld = q->args.ld,
+                                       .dtype = q->dtype,
+                                       .rows = q->args.rows,
+                                       .columns = q->args.columns,
+                                       .add = !first,
+                                       .alpha = &q->run->memory.scalars->alpha[q->x],
+                                       .sum = q->run->memory.sum_bias + q->args.first_column};
+    if (!q->s->grad_bias.data)
+        return SKL_OK;
+    return skl_gpu_start(q->run, "sum_columns", (args.columns + 127) / 128, 1, 128, 0, &args, sizeof args);
+}
+
+/* All heads of a group and all their rows, for the slab's columns. */
+static enum skl_status columns_of_group(struct slabs *q, int64_t group)
+{
+    const struct skl_work *w = &q->run->work;
+    int first = 1;
+    for (int64_t k = 0; k < q->group_heads; k++) {
+        int64_t number = group * q->group_heads + k;
+        struct head head = {number, number / w->heads, number % w->heads};
+        q->args.head = (int32_t)number;
+        for (int64_t row = 0; row < w->n; row += q->run->plan.slab_rows, first = 0) {
+            int64_t left = w->n - row;
+            q->args.first_row = (int32_t)row;
+            q->args.rows = (int32_t)(left < q->run->plan.slab_rows ? left : q->run->plan.slab_rows);
+            SKL_TRY(make_slab(q));
+            SKL_TRY(product_a(q, &head, k));
+            SKL_TRY(product_b(q, &head, first));
+            SKL_TRY(sum_bias(q, first));
+        }
+    }
+    return SKL_OK;
+}
+
+/* A 16-bit db leaves the workspace. */
+static enum skl_status round_b(const struct slabs *q, int64_t group)
+{
+    const struct skl_work_side *s = q->s;
+    if (!s->grad_b.data || skl_gpu_own_sum(&s->grad_b, s->dim))
+        return SKL_OK;
+    struct skl_operand to = s->grad_b;
+    to.data = skl_operand_at(&s->grad_b, group / s->b_heads, group % s->b_heads, q->args.first_column);
+    return skl_gpu_convert_matrix(q->run, &to, q->run->memory.sum_b, 1, 1, 0, q->args.columns, s->dim);
+}
+
+static enum skl_status round_a(const struct slabs *q, int64_t group)
+{
+    const struct skl_work *w = &q->run->work;
+    const struct skl_work_side *s = q->s;
+    if (!s->grad_a.data || skl_gpu_own_sum(&s->grad_a, s->dim))
+        return SKL_OK;
+    for (int64_t k = 0; k < q->group_heads; k++) {
+        int64_t number = group * q->group_heads + k;
+        struct skl_operand to = s->grad_a;
+        to.data = skl_operand_at(&s->grad_a, number / w->heads, number % w->heads, 0);
+        SKL_TRY(skl_gpu_convert_matrix(q->run, &to, q->run->memory.sum_a + k * w->n * s->dim, 1, 1, 0, w->n, s->dim));
+    }
+    return SKL_OK;
+}
+
+enum skl_status skl_gpu_slab_grad(const struct skl_gpu_run *run, int x)
+{
+    const struct skl_work *w = &run->work;
+    struct slabs q = {.run = run, .s = &w->side[x], .dtype = skl_gpu_slab_dtype(w, &run->plan, x), .x = x};
+    int64_t groups = w->attention ? w->batch * q.s->b_heads : 1;
+    q.group_heads = run->plan.heads / groups;
+    SKL_TRY(skl_gpu_grad_of(run, x, &q.args.grad));
+    int tile = run->plan.family == SKL_FAMILY_PLAIN ? SKL_PLAIN_TILE : SKL_STREAM_ROWS;
+    q.args.grad.problem = skl_gpu_problem_of(run, tile);
+    q.args.ld = run->plan.slab_columns;
+    q.args.slab = run->memory.slab;
+    q.args.dtype = q.dtype;
+    for (int64_t group = 0; group < groups; group++) {
+        for (int64_t column = 0; column < w->columns; column += run->plan.slab_columns) {
+            int64_t left = w->columns - column;
+            q.args.first_column = (int32_t)column;
+            q.args.columns = (int32_t)(left < run->plan.slab_columns ? left : run->plan.slab_columns);
+            SKL_TRY(columns_of_group(&q, group));
+            SKL_TRY(round_b(&q, group));
+        }
+        SKL_TRY(round_a(&q, group));
+    }
+    struct skl_operand bias = {q.s->grad_bias.data, q.s->grad_bias.dtype, {0, 0, q.s->grad_bias.stride}};
+    if (bias.data) /* as a matrix of rows of one entry, or of one row when it is contiguous */
+        SKL_TRY(bias.stride[2] == 1 ? skl_gpu_convert_matrix(run, &bias, run->memory.sum_bias, 1, 1, 0, 1, w->columns)
+                                    : skl_gpu_convert_matrix(run, &bias, run->memory.sum_bias, 1, 1, 0, w->columns, 1));
+    return SKL_OK;
+}
