@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import c_char_p, c_int, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
 from importlib.resources import files
 from struct import Struct
 
 F32, BF16, F16, I32 = range(4)
 ATTENTION, LINEAR = range(2)
 MEAN, SUM = range(2)
-OK, BAD_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, CANCELLED = range(5)
+CPU, CUDA = range(2)
+VALUE, VALUE_AND_GRAD, BACKWARD = range(3)  # enum skl_call
+OK, BAD_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, CANCELLED, NO_DEVICE, DEVICE_FAILED, NO_LIBRARY = range(8)
 DIVERGENCES = {"forward": 0, "reverse": 1, "jsd": 2}
 
-# struct skl_tensor: data, dtype, device, ndim, reserved, shape[4], stride[4]
+# struct skl_tensor: data, dtype, device, ndim, device_index, shape[4], stride[4]
 TENSOR = Struct("@P4i8q")
 NOTHING = bytes(TENSOR.size)
 
@@ -32,8 +34,10 @@ HEAD = Struct("@N4i")  # struct_size, use, divergence, reduction, causal
 NUMBERS = Struct("@2d3q")  # beta, temperature, window_left, window_right, columns
 #                        begin, end, weight: tensors
 TAIL = Struct("@2iNPPd")  # threads, isa, workspace_limit, progress, progress_data, skip_below
+GPU = Struct("@PPN2i")  # stream, workspace, workspace_bytes, any_order, reserved
+NO_GPU = bytes(GPU.size)
 SIDE_SIZE = 3 * TENSOR.size + SCALES.size
-PROBLEM_SIZE = HEAD.size + 2 * SIDE_SIZE + NUMBERS.size + 3 * TENSOR.size + TAIL.size
+PROBLEM_SIZE = HEAD.size + 2 * SIDE_SIZE + NUMBERS.size + 3 * TENSOR.size + TAIL.size + GPU.size
 
 # struct skl_outputs:
 OUT_HEAD = Struct("@NP")  # struct_size, value
@@ -59,6 +63,7 @@ def _load() -> ctypes.CDLL:
     for call in (lib.skl_value, lib.skl_value_and_grad):
         call.argtypes = [c_char_p, c_char_p]
     lib.skl_backward.argtypes = [c_char_p, c_char_p, c_char_p]
+    lib.skl_workspace_size.argtypes = [c_int, c_char_p, c_char_p, POINTER(c_size_t)]
     for text in (lib.skl_last_error, lib.skl_version):
         text.restype = c_char_p
     return lib

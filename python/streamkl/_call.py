@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Generator, List, Optional, Sequence
+from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
 
 from . import _c
 from ._errors import error_of
@@ -32,12 +32,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def view(data: int, dtype: int, shape: Sequence[int], stride: Sequence[int]) -> bytes:
-    """A view of memory that the caller keeps alive."""
+def view(data: int, dtype: int, shape: Sequence[int], stride: Sequence[int], cuda: int = -1) -> bytes:
+    """A view of memory that the caller keeps alive. cuda: the number of the device; -1: the CPU."""
     n = len(shape)
+    device, index = (_c.CPU, 0) if cuda < 0 else (_c.CUDA, cuda)
     if n > 4:
-        return _c.TENSOR.pack(_NOWHERE, dtype, 0, n, *[0] * 9)  # C says what it thinks of such an ndim
-    return _c.TENSOR.pack(data or _NOWHERE, dtype, 0, n, 0, *shape, *_PAD[n], *stride, *_PAD[n])
+        return _c.TENSOR.pack(_NOWHERE, dtype, device, n, index, *[0] * 8)  # C says what it thinks of such an ndim
+    return _c.TENSOR.pack(data or _NOWHERE, dtype, device, n, index, *shape, *_PAD[n], *stride, *_PAD[n])
 
 
 def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
@@ -56,7 +57,9 @@ def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
         yield 1
 
 
-def _problem(views: Sequence[View], o: Options, threads: int, progress: Optional[int]) -> bytes:
+def _problem(
+    views: Sequence[View], o: Options, threads: int, progress: Optional[int], gpu: bytes = _c.NO_GPU
+) -> bytes:
     """views: a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end."""
     a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end = [one or _c.NOTHING for one in views]
     use = _c.ATTENTION if o.attention else _c.LINEAR
@@ -70,6 +73,7 @@ def _problem(views: Sequence[View], o: Options, threads: int, progress: Optional
             _c.NUMBERS.pack(o.beta, o.temperature, o.window_left, o.window_right, o.columns),
             *(begin, end, weight),
             _c.TAIL.pack(threads, 0, 0, progress or 0, 0, 0.0),
+            gpu,
         )
     )
 
@@ -117,3 +121,37 @@ def backward(
 ) -> None:
     """Gradients from what value() wrote; the view of the weight is the upstream gradient of the rows."""
     _run(_c.lib.skl_backward, views, work, options, threads, _outputs(saved, ()), _outputs((), grads))
+
+
+class Device(NamedTuple):
+    """Where a call on a CUDA device goes. The call returns before the work is done: nobody waits for it here."""
+
+    stream: int
+    reserve: Callable[[int], int]  # so many bytes of the device's memory for this call, and their address
+
+
+def on_device(
+    device: Device,
+    call: int,
+    views: Sequence[View],
+    options: Options,
+    rows: Sequence[View],
+    grads: Sequence[View],
+    value: int = 0,
+    saved: Sequence[View] = (),
+) -> None:
+    """Any of the three calls above on views of a CUDA device; value: the address of a double there, or 0."""
+    given = [_outputs(rows, grads, value)]
+    size = ctypes.c_size_t()
+    problem = _problem(views, options, 0, None, _c.GPU.pack(device.stream, 0, 0, 0, 0))
+    status = _c.lib.skl_workspace_size(call, problem, given[0], ctypes.byref(size))
+    if status == _c.OK:
+        if size.value:
+            gpu = _c.GPU.pack(device.stream, device.reserve(size.value), size.value, 0, 0)
+            problem = _problem(views, options, 0, None, gpu)
+        if call == _c.BACKWARD:
+            given.insert(0, _outputs(saved, ()))
+        run = (_c.lib.skl_value, _c.lib.skl_value_and_grad, _c.lib.skl_backward)[call]
+        status = run(problem, *given)
+    if status != _c.OK:
+        raise error_of(status, options.attention)

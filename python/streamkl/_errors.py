@@ -7,7 +7,8 @@ import re
 
 from . import _c
 
-_KINDS = {_c.BAD_ARGUMENT: ValueError, _c.UNSUPPORTED: ValueError, _c.OUT_OF_MEMORY: MemoryError}
+# Others are RuntimeError, as torch's own troubles with a device are.
+_KINDS = {_c.BAD_ARGUMENT: ValueError, _c.OUT_OF_MEMORY: MemoryError, _c.NO_LIBRARY: ImportError}
 
 _ATTENTION = {"s.a": "q_s", "s.b": "k_s", "t.a": "q_t", "t.b": "k_t"}
 _LINEAR = {"s.a": "x_s", "s.b": "w_s", "t.a": "x_t", "t.b": "w_t"}

@@ -34,8 +34,28 @@ _ARGUMENTS = (
 _DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16, torch.int32: _c.I32}
 
 
+def _cuda_index(t: Tensor) -> int:
+    """The number of its CUDA device; -1: it is on the CPU."""
+    return t.get_device()
+
+
 def _view(t: Optional[Tensor]) -> Optional[bytes]:
-    return None if t is None else _call.view(t.data_ptr(), _DTYPES[t.dtype], t.shape, t.stride())
+    return None if t is None else _call.view(t.data_ptr(), _DTYPES[t.dtype], t.shape, t.stride(), _cuda_index(t))
+
+
+def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, *outputs, value=None, saved=()) -> None:
+    """The call on the current stream of the CUDA device that a_s is on. Its workspace is torch's memory: given back
+    when this returns, and used again by what comes later in the stream."""
+    home = kept[0].device
+    memory: List[Tensor] = []
+
+    def reserve(size: int) -> int:
+        memory.append(torch.empty(size, dtype=torch.uint8, device=home))
+        return memory[0].data_ptr()
+
+    device = _call.Device(torch.cuda.current_stream(home).cuda_stream, reserve)
+    address = 0 if value is None else value.data_ptr()
+    _call.on_device(device, call, [*map(_view, kept)], options, *outputs, value=address, saved=saved)
 
 
 def _last_contiguous(t: Optional[Tensor]) -> Optional[Tensor]:
@@ -74,8 +94,14 @@ def _value_outputs(*args) -> List[Tensor]:
 def _value(*args) -> List[Tensor]:
     kept = [_last_contiguous(t) for t in args[:INPUTS]]
     out = _value_outputs(*args)
-    options, work, threads = Options(*args[INPUTS:-1]), _work(kept[0], kept[1]), torch.get_num_threads()
-    out[0].fill_(_call.value([*map(_view, kept)], work, options, threads, [*map(_view, out[1:])]))
+    options, rows = Options(*args[INPUTS:-1]), [*map(_view, out[1:])]
+    if _cuda_index(kept[0]) >= 0:
+        total = torch.empty((), dtype=torch.float64, device=kept[0].device)
+        _on_device(_c.VALUE, kept, options, rows, (), value=total)
+        out[0].copy_(total)
+        return out
+    work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
+    out[0].fill_(_call.value([*map(_view, kept)], work, options, threads, rows))
     return out
 
 
@@ -90,9 +116,14 @@ def _value_and_grad(*args) -> List[Tensor]:
     kept = [_last_contiguous(t) for t in args[:INPUTS]]
     out = _value_and_grad_outputs(*args)
     lse, grads = ([None, *map(_view, out[1:3])], out[3:]) if rows else ([], out[1:])
-    options, work, threads = Options(*args[INPUTS:-2]), _work(kept[0], kept[1]), torch.get_num_threads()
-    total = _call.value_and_grad([*map(_view, kept)], work, options, threads, lse, _places(grads, need))
-    out[0].fill_(total)
+    options, places = Options(*args[INPUTS:-2]), _places(grads, need)
+    if _cuda_index(kept[0]) >= 0:
+        total = torch.empty((), dtype=torch.float64, device=kept[0].device)
+        _on_device(_c.VALUE_AND_GRAD, kept, options, lse, places, value=total)
+        out[0].copy_(total)
+        return out
+    work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
+    out[0].fill_(_call.value_and_grad([*map(_view, kept)], work, options, threads, lse, places))
     return out
 
 
@@ -106,8 +137,12 @@ def _backward(*args) -> List[Tensor]:
     kept = [_last_contiguous(t) for t in args[:INPUTS]]
     saved = [*map(_view, args[INPUTS + OPTIONS])]
     out = _backward_outputs(*args)
-    options, work, threads = Options(*args[INPUTS : INPUTS + OPTIONS]), _work(kept[0], kept[1]), torch.get_num_threads()
-    _call.backward([*map(_view, kept)], work, options, threads, saved, _places(out, need))
+    options, places = Options(*args[INPUTS : INPUTS + OPTIONS]), _places(out, need)
+    if _cuda_index(kept[0]) >= 0:
+        _on_device(_c.BACKWARD, kept, options, (), places, saved=saved)
+        return out
+    work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
+    _call.backward([*map(_view, kept)], work, options, threads, saved, places)
     return out
 
 
@@ -117,6 +152,7 @@ _library = torch.library.Library("streamkl", "DEF")
 def _operator(name: str, more: str, run, outputs):
     _library.define(f"{name}({_ARGUMENTS}, {more}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, run, "CPU")
+    _library.impl(name, run, "CUDA")  # also when only some tensors are there: C names those that are not
     torch.library.register_fake(f"streamkl::{name}", outputs, lib=_library)
     return getattr(torch.ops.streamkl, name).default
 

@@ -15,6 +15,7 @@ from ._options import Options, bad, make_options
 Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor]]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_DEVICES = ("cpu", "cuda", "meta") if torch.version.hip is None else ("cpu", "meta")  # ROCm calls itself cuda
 
 
 def attention_kl(
@@ -187,8 +188,8 @@ def _check(name: str, t: object) -> None:
         raise bad(name, type(t).__name__, "it must be a torch.Tensor", TypeError)
     if t.dtype not in _FLOATS:
         raise bad(f"{name}.dtype", t.dtype, "it must be float32, bfloat16 or float16", TypeError)
-    if t.device.type not in ("cpu", "meta"):
-        raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU")
+    if t.device.type not in _DEVICES:
+        raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")
     if t.layout is not torch.strided:
         raise bad(f"{name}.layout", t.layout, "it must be a dense tensor", TypeError)
     if t.dim() == 0:
@@ -204,8 +205,8 @@ def _over_rows(name: str, t: Optional[Tensor], rows, dtype: torch.dtype) -> Opti
         raise bad(f"{name}.dtype", t.dtype, "it must hold integers", TypeError)
     if t.is_complex():
         raise bad(f"{name}.dtype", t.dtype, "it must hold numbers or a bool mask", TypeError)
-    if t.device.type not in ("cpu", "meta"):
-        raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU")
+    if t.device.type not in _DEVICES:
+        raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")
     if t.requires_grad:
         raise bad(f"{name}.requires_grad", True, "it gets no gradient: detach() it")
     if t.dim() > len(rows) or any(n not in (1, m) for n, m in zip(reversed(t.shape), reversed(rows))):
