@@ -13,16 +13,17 @@ struct bench {
 };
 
 struct bench_result {
-    int threads, isa; /* as used: never 0 */
+    int threads, isa; /* as used: never 0, but on a device no threads */
     double seconds_min, seconds_median;
     double gflops, peak_gflops;        /* counted products over seconds_min; FMA peak measured around this work */
     double bytes, bandwidth;           /* of the operands, each once; and bytes/s that this machine reads */
+    /* peak_gflops and bandwidth are 0 on a device: not measured */
     double extra_bytes, max_rel_error; /* measured memory; worst error of the sampled rows */
 };
 
 /* The works measured when none is described: *count of them. 'full' gives the table of docs/performance.md, which
- * takes minutes; otherwise smaller ones of the same kinds, within one. */
-const struct bench *bench_set(int full, int *count);
+ * takes minutes; otherwise smaller ones of the same kinds, within one. A CUDA device has works of its own size. */
+const struct bench *bench_set(int full, int device, int *count);
 
 void report_header(void);
 void report_row(const struct bench *bench, const struct bench_result *result);

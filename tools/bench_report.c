@@ -18,6 +18,14 @@ static const char *mask_name(const struct work *w)
     return w->causal && window ? " cw" : w->causal ? " c" : window ? " w" : "";
 }
 
+static void print_fraction(double x, double whole)
+{
+    if (whole > 0)
+        printf(" %6.1f%%", 100 * x / whole);
+    else
+        printf(" %7s", "-");
+}
+
 void report_row(const struct bench *bench, const struct bench_result *r)
 {
     const struct work *w = &bench->work;
@@ -32,9 +40,10 @@ void report_row(const struct bench *bench, const struct bench_result *r)
            divergence_names[w->divergence], dtype_names[w->dtype_s], shape, dims, r->threads,
            human_seconds((struct text){0}.chars, r->seconds_min));
     printf(" %8s", human_seconds((struct text){0}.chars, r->seconds_median));
-    printf(" %7.1f %6.1f%% %6.1f%% %8s %7.1e\n", r->gflops, 100 * r->gflops / r->peak_gflops,
-           100 * r->bytes / r->seconds_min / r->bandwidth, human_bytes((struct text){0}.chars, r->extra_bytes),
-           r->max_rel_error);
+    printf(" %7.1f", r->gflops);
+    print_fraction(r->gflops, r->peak_gflops);
+    print_fraction(r->bytes / r->seconds_min, r->bandwidth);
+    printf(" %8s %7.1e\n", human_bytes((struct text){0}.chars, r->extra_bytes), r->max_rel_error);
     fflush(stdout);
 }
 
@@ -64,7 +73,7 @@ void report_json(const struct bench *bench, const struct bench_result *r)
     json_int("window_left", w->window_left), json_int("window_right", w->window_right);
     json_number("spread", w->spread), json_number("skip_below", w->skip_below);
     json_int("threads", r->threads);
-    printf(", \"isa\": \"%s\"", isa_names[r->isa]);
+    printf(", \"isa\": \"%s\"", w->device == SKL_CUDA ? "cuda" : isa_names[r->isa]);
     json_number("seconds_min", r->seconds_min), json_number("seconds_median", r->seconds_median);
     json_number("gflops", r->gflops), json_number("peak_gflops", r->peak_gflops);
     json_number("fraction_of_peak", r->gflops / r->peak_gflops);

@@ -62,9 +62,44 @@ static void add_few_rows(void)
     add(attention(1, 128, 128, 64), PASS_VALUE);
 }
 
-const struct bench *bench_set(int full, int *count)
+/* Enough to fill a GPU; 16-bit operands, which its tensor cores take, and f32 once. */
+static void add_for_device(int full)
+{
+    for (int64_t dim = 128; dim >= 64; dim /= 2) {
+        struct work w = attention(32, 4096, 4096, dim);
+        w.dtype_s = w.dtype_t = SKL_BF16;
+        for (int pass = PASS_VALUE; pass <= PASS_BACKWARD; pass++) add(w, (enum pass)pass);
+    }
+    struct work w = attention(32, 4096, 4096, 128);
+    w.dtype_s = w.dtype_t = SKL_F16;
+    add(w, PASS_VALUE), add(w, PASS_VALUE_AND_GRAD);
+    w.dtype_s = w.dtype_t = SKL_BF16;
+    for (w.divergence = SKL_REVERSE_KL; w.divergence <= SKL_JSD; w.divergence++)
+        add(w, PASS_VALUE), add(w, PASS_VALUE_AND_GRAD);
+    w.divergence = SKL_FORWARD_KL, w.causal = 1;
+    add(w, PASS_VALUE), add(w, PASS_VALUE_AND_GRAD);
+    w.causal = 0, w.heads = 8, w.dtype_s = w.dtype_t = SKL_F32;
+    w.kv_heads_s = w.kv_heads_t = 8;
+    add(w, PASS_VALUE), add(w, PASS_VALUE_AND_GRAD);
+    w = attention(8, 16, 131072, 128);
+    w.dtype_s = w.dtype_t = SKL_BF16;
+    add(w, PASS_VALUE);
+    add(linear(4096, 32000, 4096, 4096, SKL_BF16), PASS_VALUE);
+    add(linear(4096, 32000, 4096, 4096, SKL_BF16), PASS_VALUE_AND_GRAD);
+    if (full) {
+        add(linear(8192, 152064, 3584, 5120, SKL_BF16), PASS_VALUE);
+        add(linear(8192, 152064, 3584, 5120, SKL_BF16), PASS_VALUE_AND_GRAD);
+    }
+}
+
+const struct bench *bench_set(int full, int device, int *count)
 {
     works_count = 0;
+    if (device == SKL_CUDA) {
+        add_for_device(full);
+        *count = works_count;
+        return works;
+    }
     add_attention();
     /* Long context: the default takes the last block of its rows. */
     struct work w = attention(1, full ? 65536 : 1024, 65536, 128);

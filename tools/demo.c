@@ -58,7 +58,7 @@ static void measure(struct job *job, enum pass pass, const char *bar, const char
 static int print_verification(const struct job *job, int64_t samples)
 {
     struct errors e = verify_sampled(job, samples, 1);
-    int ok = errors_in_bounds(&e);
+    int ok = errors_in_bounds(&e, bounds_on(SKL_CPU));
     printf("  %lld rows in double       loss and LSE differ by %.1e (at most %.0e), gradient by %.1e (at most %.0e): "
            "%s\n\n",
            (long long)samples, e.loss > e.lse ? e.loss : e.lse, VALUE_BOUND, e.a, GRAD_BOUND, ok ? "right" : "WRONG");

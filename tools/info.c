@@ -4,6 +4,7 @@
  */
 #include "commands.h"
 #include "cpu/peak.h"
+#include "device.h"
 #include "machine.h"
 #include "options.h"
 #include "units.h"
@@ -33,11 +34,27 @@ static void print_caches(void)
     printf("\n");
 }
 
+static void print_cuda(void)
+{
+    int n = skl_cuda_devices();
+    printf("CUDA               %s", skl_cuda_built() ? "built" : "not built");
+    if (n == 0) {
+        printf("; %s\n", skl_last_error());
+        return;
+    }
+    printf(", %d device%s:\n", n, n > 1 ? "s" : "");
+    for (int i = 0; i < n; i++) {
+        char text[256];
+        device_describe(i, text, sizeof text);
+        printf("  cuda:%-4d %s\n", i, text);
+    }
+}
+
 int command_info(int argc, char **argv)
 {
     struct option_spec none[] = {{0}};
     struct command command = {
-        "info", "Shows the version, the instruction sets, threads, caches and speeds measured now.", none};
+        "info", "Shows the version, CUDA devices, instruction sets, threads, caches and speeds measured now.", none};
     options_parse(&command, argc, argv);
     int threads = skl_max_threads();
     printf("streamkl           %s\n", skl_version());
@@ -55,6 +72,7 @@ int command_info(int argc, char **argv)
     printf("threads            %d\n", threads);
     printf("memory             %.1f GB/s read on %d thread%s\n", skl_read_bandwidth(threads, 0.3) * 1e-9, threads,
            threads > 1 ? "s" : "");
+    print_cuda();
     printf("instruction sets   available here, with what they reach:\n");
     print_isas(threads);
     return 0;

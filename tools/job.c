@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 #include "data.h"
+#include "device.h"
 #include "options.h"
 #include "reference.h"
 
@@ -33,8 +34,8 @@ static void *own(struct job *job, void *p)
 
 void job_free(struct job *job)
 {
-    while (job->count > 0)
-        free(job->owned[--job->count]);
+    while (job->count > 0) free(job->owned[--job->count]);
+    while (job->on_device.count > 0) device_free(job->on_device.owned[--job->on_device.count]);
 }
 
 /* The next of this job's streams of random numbers. */
@@ -112,8 +113,7 @@ static void make_weights(struct job *job)
 static struct skl_tensor gradient_of(struct job *job, struct skl_tensor operand)
 {
     int64_t n = 1;
-    for (int k = 0; k < operand.ndim; k++)
-        n *= operand.shape[k];
+    for (int k = 0; k < operand.ndim; k++) n *= operand.shape[k];
     int dtype = job->work.dtype_grad;
     operand.data = own(job, get_memory((size_t)n * dtype_size(dtype)));
     operand.dtype = dtype;
@@ -146,6 +146,101 @@ static void make_outputs(struct job *job)
         job->all.t.b = gradient_of(job, p->t.b);
 }
 
+/* ------------------------------------------------------------------------------------------- on a device --- */
+
+static void *own_on_device(struct job *job, size_t bytes)
+{
+    return job->on_device.owned[job->on_device.count++] = device_get(bytes);
+}
+
+static size_t bytes_of(const struct skl_tensor *t)
+{
+    size_t n = dtype_size(t->dtype);
+    for (int k = 0; k < t->ndim; k++) n *= (size_t)t->shape[k];
+    return n;
+}
+
+/* All tensors here are contiguous. */
+static void copy_to_device(struct job *job, struct skl_tensor *t)
+{
+    if (!t->data)
+        return;
+    void *data = own_on_device(job, bytes_of(t));
+    device_put(data, t->data, bytes_of(t));
+    *t = skl_on_cuda(*t, 0);
+    t->data = data;
+}
+
+static void make_on_device(struct job *job)
+{
+    struct skl_problem *p = &job->on_device.problem;
+    struct skl_outputs *out = &job->on_device.all, *value = &job->on_device.value;
+    *p = job->problem, *out = job->all, *value = job->value;
+    struct skl_tensor *each[] = {&p->s.a,   &p->s.b,    &p->s.bias,   &p->t.a,     &p->t.b,     &p->t.bias,  &p->begin,
+                                 &p->end,   &p->weight, &out->loss,   &out->lse_s, &out->lse_t, &out->kl_s,  &out->kl_t,
+                                 &out->s.a, &out->s.b,  &out->s.bias, &out->t.a,   &out->t.b,   &out->t.bias};
+    for (size_t k = 0; k < sizeof each / sizeof *each; k++) copy_to_device(job, each[k]);
+    out->value = own_on_device(job, sizeof *out->value);
+    value->value = out->value;
+    value->loss = out->loss, value->lse_s = out->lse_s, value->lse_t = out->lse_t;
+    value->kl_s = out->kl_s, value->kl_t = out->kl_t;
+}
+
+struct skl_problem *job_problem(struct job *job)
+{
+    return job->work.device == SKL_CUDA ? &job->on_device.problem : &job->problem;
+}
+
+struct skl_outputs *job_value(struct job *job)
+{
+    return job->work.device == SKL_CUDA ? &job->on_device.value : &job->value;
+}
+
+struct skl_outputs *job_all(struct job *job)
+{
+    return job->work.device == SKL_CUDA ? &job->on_device.all : &job->all;
+}
+
+enum { RESULTS = 11 };
+
+static void list_results(const struct skl_outputs *out, const struct skl_tensor *all[RESULTS])
+{
+    const struct skl_tensor *each[RESULTS] = {&out->loss, &out->lse_s,  &out->lse_t, &out->kl_s, &out->kl_t,  &out->s.a,
+                                              &out->s.b,  &out->s.bias, &out->t.a,   &out->t.b,  &out->t.bias};
+    memcpy(all, each, sizeof each);
+}
+
+void job_fetch(struct job *job)
+{
+    const struct skl_tensor *to[RESULTS], *from[RESULTS];
+    if (job->work.device != SKL_CUDA)
+        return;
+    list_results(&job->all, to);
+    list_results(&job->on_device.all, from);
+    for (int k = 0; k < RESULTS; k++)
+        if (to[k]->data)
+            device_take(to[k]->data, from[k]->data, bytes_of(to[k]));
+    device_take(&job->reduced, job->on_device.all.value, sizeof job->reduced);
+}
+
+size_t job_reserve(struct job *job, enum pass pass)
+{
+    static const enum skl_call calls[] = {SKL_CALL_VALUE, SKL_CALL_VALUE_AND_GRAD, SKL_CALL_BACKWARD};
+    struct skl_problem *p = &job->on_device.problem;
+    struct skl_outputs gradients = skl_no_outputs();
+    gradients.s = job->on_device.all.s, gradients.t = job->on_device.all.t;
+    const struct skl_outputs *out = pass == PASS_VALUE            ? &job->on_device.value
+                                    : pass == PASS_VALUE_AND_GRAD ? &job->on_device.all
+                                                                  : &gradients;
+    size_t bytes = 0;
+    p->workspace = NULL, p->workspace_bytes = 0;
+    if (skl_workspace_size(calls[pass], p, out, &bytes) == SKL_OK && bytes > 0)
+        p->workspace = own_on_device(job, bytes), p->workspace_bytes = bytes;
+    return bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------- making --- */
+
 void job_make(struct job *job, const struct work *work)
 {
     *job = (struct job){.work = *work};
@@ -168,19 +263,33 @@ void job_make(struct job *job, const struct work *work)
     if (w->weights)
         make_weights(job);
     make_outputs(job);
+    if (w->device == SKL_CUDA)
+        make_on_device(job);
 }
 
 /* ----------------------------------------------------------------------------------------------- running --- */
 
+enum skl_status job_start(struct job *job, enum pass pass)
+{
+    const struct skl_problem *p = job_problem(job);
+    if (pass == PASS_VALUE)
+        return skl_value(p, job_value(job));
+    if (pass == PASS_VALUE_AND_GRAD)
+        return skl_value_and_grad(p, job_all(job));
+    struct skl_outputs gradients = skl_no_outputs();
+    gradients.s = job_all(job)->s, gradients.t = job_all(job)->t;
+    return skl_backward(p, job_value(job), &gradients);
+}
+
 enum skl_status job_run(struct job *job, enum pass pass)
 {
-    if (pass == PASS_VALUE)
-        return skl_value(&job->problem, &job->value);
-    if (pass == PASS_VALUE_AND_GRAD)
-        return skl_value_and_grad(&job->problem, &job->all);
-    struct skl_outputs gradients = skl_no_outputs();
-    gradients.s = job->all.s, gradients.t = job->all.t;
-    return skl_backward(&job->problem, &job->value, &gradients);
+    enum skl_status status = job_start(job, pass);
+    const char *failed = job->work.device == SKL_CUDA && status == SKL_OK ? device_wait() : NULL;
+    if (!failed)
+        return status;
+    /* A fault in a kernel ends the use of the device by this process. */
+    fprintf(stderr, "streamkl: the CUDA device failed: %s\n", failed);
+    exit(EXIT_WRONG);
 }
 
 void job_must(struct job *job, enum pass pass)
@@ -196,23 +305,19 @@ void job_must(struct job *job, enum pass pass)
     exit(EXIT_WRONG);
 }
 
-static void spoil(const struct skl_tensor *t)
-{
-    size_t n = dtype_size(t->dtype);
-    for (int k = 0; k < t->ndim; k++)
-        n *= (size_t)t->shape[k];
-    if (t->data)
-        memset(t->data, 0xff, n); /* NaN in f32, bf16 and f16 */
-}
-
 void job_spoil(struct job *job)
 {
-    const struct skl_outputs *out = &job->all;
-    const struct skl_tensor *all[] = {&out->loss, &out->lse_s,  &out->lse_t, &out->kl_s, &out->kl_t,  &out->s.a,
-                                      &out->s.b,  &out->s.bias, &out->t.a,   &out->t.b,  &out->t.bias};
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        spoil(all[k]);
+    const struct skl_tensor *all[RESULTS];
+    list_results(job_all(job), all);
+    for (int k = 0; k < RESULTS; k++) {
+        if (all[k]->data && job->work.device == SKL_CUDA)
+            device_spoil(all[k]->data, bytes_of(all[k]));
+        else if (all[k]->data)
+            memset(all[k]->data, 0xff, bytes_of(all[k])); /* NaN in f32, bf16 and f16 */
+    }
     job->reduced = NAN;
+    if (job->work.device == SKL_CUDA)
+        device_spoil(job->on_device.all.value, sizeof job->reduced);
 }
 
 double job_elements(const struct job *job)

@@ -28,6 +28,7 @@ struct work {
     double spread; /* standard deviation of the logits before softcap and temperature */
     double skip_below;
     int gradients;
+    int device; /* enum skl_device */
     int threads, isa;
     size_t workspace_limit;
     uint64_t seed;
@@ -36,6 +37,8 @@ struct work {
 /* Forward KL, f32, one row and column, no masks, student gradients. */
 struct work work_default(int use);
 
+/* Everything on the host: operands, and results as they are compared with the reference. A job on a device has a copy
+ * of it there, which runs. */
 struct job {
     struct work work;
     struct skl_problem problem;
@@ -44,13 +47,31 @@ struct job {
     double reduced;
     void *owned[32];
     int count;
+    struct {
+        struct skl_problem problem;
+        struct skl_outputs value, all;
+        void *owned[40];
+        int count;
+    } on_device;
 };
 
 void job_make(struct job *job, const struct work *work);
 void job_free(struct job *job);
 
-/* PASS_BACKWARD needs the results of an earlier PASS_VALUE. */
+/* What is given to the library: of the host, or of the device. */
+struct skl_problem *job_problem(struct job *job);
+struct skl_outputs *job_value(struct job *job);
+struct skl_outputs *job_all(struct job *job);
+
+/* PASS_BACKWARD needs the results of an earlier PASS_VALUE. On a device, start returns before it is done; run waits. */
+enum skl_status job_start(struct job *job, enum pass pass);
 enum skl_status job_run(struct job *job, enum pass pass);
+
+/* Fetches the results of a device, to be compared. */
+void job_fetch(struct job *job);
+
+/* Device memory for this pass, so that repeated runs do not allocate. Returns its size. */
+size_t job_reserve(struct job *job, enum pass pass);
 
 /* job_run, but a failure is a sentence and an exit; with EXIT_INTERRUPTED when the progress callback cancelled it. */
 void job_must(struct job *job, enum pass pass);

@@ -7,9 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int errors_in_bounds(const struct errors *e)
+struct bounds bounds_on(int device)
 {
-    return e->loss <= VALUE_BOUND && e->lse <= VALUE_BOUND && e->a <= GRAD_BOUND && e->b <= GRAD_BOUND;
+    return device == SKL_CUDA ? (struct bounds){DEVICE_VALUE_BOUND, DEVICE_GRAD_BOUND}
+                              : (struct bounds){VALUE_BOUND, GRAD_BOUND};
+}
+
+int errors_in_bounds(const struct errors *e, struct bounds b)
+{
+    return e->loss <= b.value && e->lse <= b.value && e->a <= b.grad && e->b <= b.grad;
 }
 
 double errors_largest(const struct errors *e)
@@ -55,11 +61,11 @@ static double rounding(int dtype, double x)
 
 /* 'rows' rows of a contiguous gradient, from row 'first'. noise[row] is granted; NULL: none. */
 static double grad_error(const struct skl_tensor *got, int64_t first, int64_t rows, int64_t width, const double *want,
-                         const double *noise)
+                         const double *noise, double bound)
 {
     double worst = 0;
     for (int64_t row = 0; row < rows; row++) {
-        double error = 0, largest = noise ? noise[row] / GRAD_BOUND : 0;
+        double error = 0, largest = noise ? noise[row] / bound : 0;
         for (int64_t k = 0; k < width; k++) {
             double w = want[row * width + k], g = read_element(got->dtype, got->data, (first + row) * width + k);
             error = fmax(error, distance(g, w) - rounding(got->dtype, w));
@@ -135,17 +141,27 @@ static void column_noise(const struct skl_problem *problem, int side, const stru
     }
 }
 
+/* A device rounds dx to the dtype of the operand that it multiplies. Squared, as all noise is. */
+static double device_rounding(int dtype, double dx)
+{
+    double unit = dtype == SKL_BF16 ? 0x1p-8 : dtype == SKL_F16 ? 0x1p-11 : 0;
+    return unit * dx * unit * dx;
+}
+
 /* dx = slope dz, da = sum_j dx b[j], db[j] = sum_rows dx a. */
 static void add_noise(const struct job *job, struct expected *e, int side, int64_t row, const double *noise,
-                      const double largest[2])
+                      const double *grad_x, const double largest[2])
 {
+    int device = job->work.device == SKL_CUDA;
     const struct skl_side *s = side ? &job->problem.t : &job->problem.s;
     int64_t rows = job->work.rows, heads = job->work.heads, height = s->b.shape[s->b.ndim - 2], matrix = 0;
     double slope = (job->work.use == SKL_ATTENTION ? 1 / sqrt((double)s->a.shape[3]) : 1) / job->work.temperature;
     if (job->work.use == SKL_ATTENTION)
         matrix = row / rows / heads * s->b.shape[1] + row / rows % heads / (heads / s->b.shape[1]);
     for (int64_t j = 0; j < job->work.cols; j++) {
-        double dx = slope * slope * noise[j];
+        double dx = slope * slope * noise[j]; /* squared; a device's exponentials are some four times less exact */
+        if (device)
+            dx = 16 * dx + device_rounding(s->b.dtype, grad_x[j]);
         e->noise_a[side][row] += dx * largest[1] * largest[1];
         e->noise_b[side][matrix * height + j] += dx * largest[0] * largest[0];
         e->noise_bias[side] += dx;
@@ -162,7 +178,7 @@ static void make_noise(const struct job *job, struct expected *e)
 {
     const struct skl_problem *p = &job->problem;
     int64_t rows = skl_reference_rows(p), cols = job->work.cols;
-    double *space = doubles(3 * cols);
+    double *space = doubles(4 * cols);
     for (int side = 0; side < 2; side++) {
         const struct skl_side *s = side ? &p->t : &p->s;
         double largest[2] = {largest_entry(&s->a), largest_entry(&s->b)};
@@ -170,11 +186,12 @@ static void make_noise(const struct job *job, struct expected *e)
         e->noise_b[side] = doubles(elements(&s->b) / s->b.shape[s->b.ndim - 1]);
         for (int64_t row = 0; row < rows; row++) {
             struct skl_reference_row r = {.log_p = space + cols, .log_q = space + 2 * cols};
+            *(side ? &r.grad_x_t : &r.grad_x_s) = space + 3 * cols;
             double g = skl_reference_upstream(p, row);
             if (g == 0 || skl_reference_row(p, row, g, &r))
                 continue;
             column_noise(p, side, &r, g, cols, space);
-            add_noise(job, e, side, row, space, largest);
+            add_noise(job, e, side, row, space, space + 3 * cols, largest);
         }
         take_roots(e->noise_a[side], rows);
         take_roots(e->noise_b[side], elements(&s->b) / s->b.shape[s->b.ndim - 1]);
@@ -212,19 +229,21 @@ void expected_free(struct expected *expected)
     }
 }
 
-static void add_side(struct errors *e, const struct skl_grads *got, const struct expected *expected, int side)
+static void add_side(struct errors *e, const struct skl_grads *got, const struct expected *expected, int side,
+                     double bound)
 {
     const struct skl_reference_grads *want = side ? &expected->reference.t : &expected->reference.s;
     if (want->a) {
         int64_t width = got->a.shape[got->a.ndim - 1], rows = elements(&got->a) / width;
-        e->a = fmax(e->a, grad_error(&got->a, 0, rows, width, want->a, expected->noise_a[side]));
+        e->a = fmax(e->a, grad_error(&got->a, 0, rows, width, want->a, expected->noise_a[side], bound));
     }
     if (want->b) {
         int64_t width = got->b.shape[got->b.ndim - 1], rows = elements(&got->b) / width;
-        e->b = fmax(e->b, grad_error(&got->b, 0, rows, width, want->b, expected->noise_b[side]));
+        e->b = fmax(e->b, grad_error(&got->b, 0, rows, width, want->b, expected->noise_b[side], bound));
     }
     if (want->bias)
-        e->b = fmax(e->b, grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias, &expected->noise_bias[side]));
+        e->b = fmax(e->b, grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias, &expected->noise_bias[side],
+                                     bound));
 }
 
 struct errors verify_all(const struct job *job, const struct expected *expected, int gradients)
@@ -241,19 +260,31 @@ struct errors verify_all(const struct job *job, const struct expected *expected,
     e.lse = row_errors(&job->value.lse_s, want->lse_s, rows);
     e.lse = fmax(e.lse, row_errors(&job->value.lse_t, want->lse_t, rows));
     if (gradients) {
-        add_side(&e, &job->all.s, expected, 0);
-        add_side(&e, &job->all.t, expected, 1);
+        double bound = bounds_on(job->work.device).grad;
+        add_side(&e, &job->all.s, expected, 0, bound);
+        add_side(&e, &job->all.t, expected, 1, bound);
     }
     return e;
 }
 
 /* ----------------------------------------------------------------------------------------- sampled rows --- */
 
+/* What that rounding may do to an entry of a row of the student's a. */
+static double sampled_noise(const struct skl_problem *p, const double *dx, double largest)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < skl_reference_columns(p); j++) sum += device_rounding(p->s.b.dtype, dx[j]);
+    return sqrt(sum) * largest;
+}
+
 struct errors verify_sampled(const struct job *job, int64_t rows, int gradients)
 {
     const struct skl_problem *p = &job->problem;
     int64_t all = skl_reference_rows(p), dim = job->work.dim_s;
+    int device = job->work.device == SKL_CUDA && gradients;
+    double largest = device ? largest_entry(&p->s.b) : 0, noise = 0;
     struct skl_reference_row want = {.grad_a_s = gradients && job->all.s.a.data ? doubles(dim) : NULL};
+    want.grad_x_s = device ? doubles(skl_reference_columns(p)) : NULL;
     struct errors worst = {0};
     rows = rows < all ? rows : all;
     for (int64_t k = 0; k < rows; k++) {
@@ -264,10 +295,13 @@ struct errors verify_sampled(const struct job *job, int64_t rows, int gradients)
         e.loss = value_error(((float *)job->value.loss.data)[row], want.loss, 1);
         e.lse = value_error(((float *)job->value.lse_s.data)[row], want.lse_s, 1);
         e.lse = fmax(e.lse, value_error(((float *)job->value.lse_t.data)[row], want.lse_t, 1));
+        if (device)
+            noise = sampled_noise(p, want.grad_x_s, largest);
         if (want.grad_a_s)
-            e.a = grad_error(&job->all.s.a, row, 1, dim, want.grad_a_s, NULL);
+            e.a = grad_error(&job->all.s.a, row, 1, dim, want.grad_a_s, &noise, bounds_on(job->work.device).grad);
         errors_add(&worst, &e);
     }
     free(want.grad_a_s);
+    free(want.grad_x_s);
     return worst;
 }

@@ -17,6 +17,17 @@
 #define VALUE_BOUND 2e-6
 #define GRAD_BOUND 5e-6
 
+/* The same on a CUDA device, whose approximate 2^x and log2 x and sums of f32 throughout cost some more. There dz is
+ * also rounded to the dtype of the operand that it multiplies, which a gradient's error is granted. */
+#define DEVICE_VALUE_BOUND 1e-5
+#define DEVICE_GRAD_BOUND 2e-5
+
+struct bounds {
+    double value, grad;
+};
+
+struct bounds bounds_on(int device); /* enum skl_device */
+
 struct errors {
     double loss; /* with kl_s, kl_t and the reduced loss */
     double lse;
@@ -24,7 +35,7 @@ struct errors {
     double b; /* gradients of b and of the bias */
 };
 
-int errors_in_bounds(const struct errors *errors);
+int errors_in_bounds(const struct errors *errors, struct bounds bounds);
 double errors_largest(const struct errors *errors);
 void errors_add(struct errors *into, const struct errors *from);
 
