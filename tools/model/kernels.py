@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads kernels.toml, which explains its format. Standard library only: the tests use it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+TABLE = Path(__file__).with_name("kernels.toml")
+NUMBERS = ("rows", "columns", "depth", "warps", "products")
+HMMA_FLOPS = 2 * 16 * 8 * 16
+
+
+class BadTable(Exception):
+    """An entry that cannot be used; the message says which."""
+
+
+@dataclass
+class Kernel:
+    """One entry, evaluated."""
+
+    match: str
+    threads: int
+    shared: int  # dynamic bytes
+    trips: int
+    counts: dict[str, tuple[int, int]]  # instruction -> least, most of a warp in one turn
+    bar: dict[str, float] = field(default_factory=dict)  # by architecture: {"sm_80": 190}
+    bar_name: str = ""
+    model: bool = True
+
+    def differences(self, counted: Callable[[str], int]) -> list[str]:
+        """Sentences about the counts that are not as expected. A wrong number of HMMA says that this is another kernel
+        than the entry describes, or a wrong guess of its path: then nothing else can be expected."""
+        out: list[str] = []
+        for name, (least, most) in self.counts.items():
+            if not least <= counted(name) <= most:
+                expected = str(least) if least == most else f"{least} to {most}"
+                out.append(f"{counted(name)} {name} in a turn of the main loop, tile arithmetic says {expected}")
+                if name == "HMMA":
+                    break
+        return out
+
+
+def read_table(path: Path = TABLE) -> list[Kernel]:
+    """Raises BadTable."""
+    table = tomllib.loads(path.read_text())
+    entries: dict[str, dict] = {}
+    for entry in table.get("kernel", []):
+        entries[entry.get("match", "")] = _completed(entry, entries)
+    return [_kernel(entry, table.get("bars", {})) for entry in entries.values()]
+
+
+def find(table: list[Kernel], name: str) -> Kernel | None:
+    return next((k for k in table if fnmatchcase(name, k.match)), None)
+
+
+def _completed(entry: dict, above: dict[str, dict]) -> dict:
+    """With what the entry that it is 'like' has, except its bar."""
+    if "like" not in entry:
+        return entry
+    if entry["like"] not in above:
+        raise BadTable(f"kernels.toml: {entry.get('match')} is like {entry['like']}, which is no entry above it")
+    base = above[entry["like"]]
+    counts = base.get("counts", {}) | entry.get("counts", {})
+    return {k: v for k, v in base.items() if k != "bar"} | entry | {"counts": counts}
+
+
+def _kernel(entry: dict, bars: dict) -> Kernel:
+    match = entry.get("match", "")
+    missing = [n for n in ("match", *NUMBERS, "shared") if n not in entry]
+    if missing:
+        raise BadTable(f"kernels.toml: the entry {match or entry} has no {', '.join(missing)}")
+    names = {n: entry[n] for n in NUMBERS} | {"tiles": entry.get("tiles", 1), "threads": 32 * entry["warps"]}
+    names["trips"] = _whole(entry.get("trips", 1), names, match)
+    flops = 2 * names["rows"] * names["columns"] * names["depth"] * names["products"] * names["tiles"]
+    wanted = {"HMMA": flops / HMMA_FLOPS / names["warps"]} | entry.get("counts", {})
+    if entry.get("bar", "") not in {"", *bars}:
+        raise BadTable(f"kernels.toml: {match} names a bar {entry['bar']!r} that [bars] does not have")
+    return Kernel(
+        match,
+        names["threads"],
+        _whole(entry["shared"], names, match),
+        names["trips"],
+        {name: _range(count, names, match) for name, count in wanted.items() if count != "any"},
+        bars.get(entry.get("bar"), {}),
+        entry.get("bar", ""),
+        entry.get("model", True),
+    )
+
+
+def _range(count: Any, names: dict, match: str) -> tuple[int, int]:
+    least, most = count if isinstance(count, list) else (count, count)
+    return _whole(least, names, match), _whole(most, names, match)
+
+
+def _whole(text: Any, names: dict, match: str) -> int:
+    """A number, or arithmetic that must give a whole one."""
+    try:
+        value = eval(text, {"__builtins__": {}, "max": max, "min": min}, names) if isinstance(text, str) else text
+    except Exception as error:
+        raise BadTable(f"kernels.toml: {match}: cannot compute {text!r}: {error}") from error
+    if value != int(value):
+        raise BadTable(f"kernels.toml: {match}: {text!r} is {value}, not a whole number")
+    return int(value)
