@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A device for the library that is none: kernels run in the PTX emulator, cuBLAS is three loops. Everything above the
+ * table of src/cuda/device.h, from the public calls down to grids, workspaces, splits and slabs, is the shipped code.
+ */
+#ifndef TEST_CUDA_DEVICE_H
+#define TEST_CUDA_DEVICE_H
+
+#include "../cases.h"
+#include "emulator/emulator.h"
+
+/* What the device is and how it runs kernels; may be changed between calls. */
+extern struct test_device {
+    int processors, shared_memory;
+    struct emu_options options;
+    const char *fail; /* a kernel whose launch shall fail; NULL: none */
+    /* Seen since test_device_reset(). */
+    struct emu_report total;
+    int launches, products;
+    char kernels[64][48]; /* that ran, each once, in order */
+    int kernel_count;
+} test_device;
+
+/* Puts the table in the library's place. Exits with TEST_SKIPPED when there is no PTX. */
+void test_device_begin(void);
+void test_device_reset(void);
+int test_device_ran(const char *kernel);
+
+/* Another text in place of a unit's PTX ("forward_bf16_64"), or the original again: NULL. Returns whether it parses. */
+int test_device_replace(const char *unit, const char *ptx);
+/* A unit's original text. */
+const char *test_device_ptx(const char *unit);
+
+/* The problem's tensors and the outputs' become the device's, and its memory known to it. Undo before destroying. */
+void test_device_adopt(struct test_fixture *f);
+void test_device_release(struct test_fixture *f);
+struct skl_outputs test_device_outputs(struct test_fixture *f, int with_rows, unsigned grads);
+
+/* Checks that nothing went wrong in any launch since the last reset: races, bounds, uninitialised memory, conflicts. */
+int test_device_clean(const char *what);
+
+#endif

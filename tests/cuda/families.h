@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A small case for every family of kernels, and a run of it that keeps what it wrote: for the tests that run the same
+ * thing many times under different circumstances.
+ */
+#ifndef TEST_CUDA_FAMILIES_H
+#define TEST_CUDA_FAMILIES_H
+
+#include "device.h"
+
+/* Kernels come in units of one PTX file. dim chooses the unit's width: 64, 128 and 256 attention, 264 streaming. */
+struct family {
+    const char *sweep, *gradient; /* units, besides "rows", which is in all of them */
+    int32_t type;
+    int64_t dim;
+    int any_order;
+    int extra; /* only with STREAMKL_TEST_LONG: of the same source as another one */
+};
+
+static const struct family families[] = {
+    {"forward_bf16_64", "grad_bf16_64", SKL_BF16, 64, 0, 0},     {"forward_f16_64", "grad_f16_64", SKL_F16, 40, 0, 0},
+    {"forward_bf16_128", "grad_bf16_128", SKL_BF16, 72, 0, 0},   {"forward_f16_128", "grad_f16_128", SKL_F16, 128, 0, 1},
+    {"forward_bf16_256", "grad_bf16_256", SKL_BF16, 136, 0, 0},  {"forward_f16_256", "grad_f16_256", SKL_F16, 256, 0, 1},
+    {"forward_bf16_64", "fused_bf16_64", SKL_BF16, 64, 1, 0},    {"forward_f16_64", "fused_f16_64", SKL_F16, 64, 1, 1},
+    {"forward_bf16_128", "fused_bf16_128", SKL_BF16, 72, 1, 1},  {"forward_f16_128", "fused_f16_128", SKL_F16, 128, 1, 0},
+    {"stream_bf16", "stream_bf16", SKL_BF16, 264, 0, 0},         {"stream_f16", "stream_f16", SKL_F16, 272, 0, 1},
+    {"plain", "plain", SKL_F32, 21, 0, 0},
+};
+
+static inline int test_long(void)
+{
+    const char *text = getenv("STREAMKL_TEST_LONG");
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+/* Tails in rows and columns, a diagonal, two heads of one key head; with 108 processors and 1024 columns or more, splits. */
+static inline struct test_case family_case(const struct family *f, int64_t rows, int64_t cols)
+{
+    struct test_case c = test_attention_case(rows, cols, f->dim);
+    c.heads = 2, c.key_heads[S] = c.key_heads[T] = 1;
+    c.causal = 1;
+    c.dtype[S] = c.dtype[T] = f->type;
+    c.place = TEST_AT_START; /* aligned as cudaMalloc's */
+    return c;
+}
+
+/* Of each dx before the gradient products: 8 and 11 significant bits. */
+static inline double dx_rounding(const struct test_case *c)
+{
+    return c->dtype[S] == SKL_BF16 ? 0x1p-8 : c->dtype[S] == SKL_F16 ? 0x1p-11 : 0;
+}
+
+/* Built, with expectations, in the device's memory. */
+static inline void family_begin(struct test_fixture *f, const struct test_case *c, int any_order, double row_factor)
+{
+    test_build(f, c);
+    f->dx_rounding = dx_rounding(c);
+    f->row_factor = row_factor;
+    f->p.any_order = any_order;
+    test_expect(f);
+    test_device_adopt(f);
+}
+
+static inline void family_end(struct test_fixture *f)
+{
+    test_device_release(f);
+    test_destroy(f);
+}
+
+#endif

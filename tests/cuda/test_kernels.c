@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option, and
+ * random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
+ */
+#include "device.h"
+
+/* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. */
+static const double ROWS = 2;
+
+/* Half an ulp of dx, which gradient products take in 16 bits: of the coarser type, if the sides differ. */
+static double rounding_of(const struct test_case *c)
+{
+    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16, f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
+    return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
+}
+
+static int run_case(const struct test_case *c)
+{
+    static const enum test_way ways[] = {WAY_VALUE, WAY_TOGETHER, WAY_BACKWARD};
+    struct test_fixture f;
+    char text[512];
+    int wrong = 0;
+    test_build(&f, c);
+    f.dx_rounding = rounding_of(c);
+    f.row_factor = ROWS;
+    test_expect(&f);
+    test_describe(c, text, sizeof text);
+    test_device_adopt(&f);
+    for (int i = 0; i < COUNT(ways); i++) {
+        test_context("%s", text);
+        wrong += test_run(&f, ways[i]);
+        wrong += test_device_clean(test_way_name[ways[i]]);
+        test_device.total = (struct emu_report){0};
+    }
+    test_device_release(&f);
+    test_destroy(&f);
+    return wrong;
+}
+
+static struct test_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
+{
+    struct test_case c = use == SKL_LINEAR ? test_linear_case(rows, cols, dim) : test_attention_case(rows, cols, dim);
+    c.dtype[S] = c.dtype[T] = type;
+    c.place = TEST_AT_START; /* aligned, as tensor cores want it */
+    return c;
+}
+
+/* Tails in every direction: one row, one column, one more or less than a tile. Every divergence in turn. */
+static void sizes(void)
+{
+    static const int64_t rows[] = {1, 63, 64, 65, 129}, cols[] = {1, 15, 63, 65, 128, 200};
+    static const int64_t dims[] = {16, 64, 72, 128, 136, 256};
+    int k = 0;
+    for (int d = 0; d < COUNT(dims); d++)
+        for (int i = 0; i < COUNT(cols); i++, k++) {
+            struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i], dims[d]);
+            c.divergence = k % 3;
+            c.own = k % 4 == 3;
+            run_case(&c);
+        }
+}
+
+/* Any width: by stream_* (multiples of 8 above 256) and by plain_*. */
+static void widths(void)
+{
+    static const int64_t dims[] = {100, 264, 320, 1000};
+    static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
+    int k = 0;
+    for (int d = 0; d < COUNT(dims); d++)
+        for (int t = 0; t < COUNT(types); t++, k++) {
+            struct test_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
+            c.divergence = k % 3;
+            c.dim[T] = k % 4 == 1 ? 40 : dims[d];
+            c.bias[S] = k % 2, c.bias[T] = k % 3;
+            run_case(&c);
+        }
+}
+
+static void masks(void)
+{
+    for (int k = 0; k < 12; k++) {
+        struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40, k % 4 == 3 ? 128 : 64);
+        c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
+        c.causal = k % 2 == 0;
+        c.left = k % 3 == 2 ? 20 : -1;
+        c.ranges = k % 4 == 1;
+        c.weights = k % 4 == 2 ? TEST_SOME_ZERO : k % 5 == 4 ? TEST_POSITIVE : TEST_UNWEIGHTED;
+        c.divergence = k % 3;
+        c.softcap[S] = k % 6 == 5 ? 20 : 0;
+        c.pad[S] = k % 4 == 3 ? 9 : 0;
+        run_case(&c);
+    }
+}
+
+/* The same mixtures as the CPU's tests, mostly in one 16-bit type and aligned, so that most meet tensor cores. */
+static void random_cases(int n)
+{
+    for (int k = 0; k < n; k++) {
+        struct test_case c = test_random_case();
+        if (k % 4 != 3) {
+            c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F16;
+            c.dim[S] = (c.dim[S] + 7) / 8 * 8, c.dim[T] = (c.dim[T] + 7) / 8 * 8;
+            c.scale[S] = fabs(c.scale[S]), c.scale[T] = fabs(c.scale[T]);
+            c.place = TEST_AT_START, c.layout = k % 3 ? TEST_DENSE : c.layout;
+        }
+        if (c.layout == TEST_BROADCAST && c.grads)
+            c.layout = TEST_GAPS;
+        run_case(&c);
+    }
+}
+
+int main(void)
+{
+    test_begin("test_kernels");
+    test_device_begin();
+    test_device.processors = 8;
+    sizes();
+    widths();
+    masks();
+    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 60, 6));
+    for (int i = 0; i < test_device.kernel_count; i++) printf("%s%s", i ? " " : "kernels: ", test_device.kernels[i]);
+    printf("\n");
+    return test_end();
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Are the tests able to see a missing synchronisation? Every bar.sync, cp.async.commit_group and cp.async.wait_group of the
+ * PTX is taken out in turn, every wait_group also weakened by one group, and the kernel it stands in must then be reported
+ * or give other bits than the whole one, in one of a few schedules. A survivor is either a hole in the tests or an
+ * instruction that the kernel does not need.
+ *
+ * Prints the table of mutants with what killed them. STREAMKL_TEST_LONG=1: all units; an argument: those that contain it.
+ */
+#include "families.h"
+
+#include <ctype.h>
+
+/* ------------------------------------------------------------------------------------------------- subjects --- */
+
+/* A call that runs a kernel, small, but with three tiles at least of what it streams, so that every stage is used again. */
+struct subject {
+    int there;
+    struct test_fixture f;
+    enum skl_call call;
+    unsigned grads;
+    struct skl_outputs saved;
+    unsigned char *want[OUTPUTS]; /* what the whole kernel writes */
+    double value;
+    uint64_t left; /* copies that the whole kernel leaves behind */
+};
+
+static const struct emu_options schedules[] = {{.order = EMU_FORWARD, .copies = EMU_LATE},
+                                               {.order = EMU_REVERSE, .copies = EMU_LATE},
+                                               {.order = EMU_FORWARD, .copies = EMU_EARLY},
+                                               {.order = EMU_REVERSE, .copies = EMU_EARLY},
+                                               {.order = EMU_RANDOM, .copies = EMU_SOMETIMES, .seed = 1},
+                                               {.order = EMU_RANDOM, .copies = EMU_SOMETIMES, .seed = 2}};
+static const char *const schedule_name[] = {"forward, late",  "reverse, late",  "forward, early",
+                                            "reverse, early", "random 1",       "random 2"};
+
+static struct skl_outputs run(struct subject *s, const struct emu_options *options)
+{
+    struct skl_outputs out = test_outputs(&s->f, 0, s->grads);
+    if (s->call != SKL_CALL_BACKWARD) {
+        struct skl_outputs rows = test_outputs(&s->f, 1, 0);
+        rows.s = out.s, rows.t = out.t, out = rows;
+    }
+    test_device_reset();
+    test_device.options = *options;
+    test_device.options.instructions = 20000000; /* no mutant shall run for ever */
+    CHECK_STATUS(s->call == SKL_CALL_VALUE            ? skl_value(&s->f.p, &out)
+                 : s->call == SKL_CALL_VALUE_AND_GRAD ? skl_value_and_grad(&s->f.p, &out)
+                                                      : skl_backward(&s->f.p, &s->saved, &out),
+                 SKL_OK);
+    return out;
+}
+
+/* Of 400 columns 0 .. 199 for the rows of the first head, 150 .. 299 for those of the second: there are tiles of columns
+ * that both see, that only the second sees, that only the first sees, after which copies may be on their way, and that
+ * nobody sees. */
+static void see_apart(struct test_fixture *f)
+{
+    for (int64_t row = 0; row < 2 * f->c.rows; row++) {
+        int second = row >= f->c.rows;
+        test_set(&f->in[6].t, row, second ? 150 : 0), test_set(&f->in[7].t, row, second ? 300 : 200);
+    }
+    f->checksum = test_checksum(f);
+}
+
+/* The kernel's name says what runs it: forward_bf16_64_jsd, rows_f16_128_pj, sum_columns. Variants of those that go
+ * through heads: one head for each of b's, or two. */
+enum { VARIANTS = 2 };
+
+static void begin(struct subject *s, const char *kernel, int variant)
+{
+    const char *last = strrchr(kernel, '_');
+    memset(s, 0, sizeof *s);
+    int by_rows = strncmp(kernel, "rows_", 5) == 0, by_columns = strncmp(kernel, "columns_", 8) == 0;
+    int fused = strncmp(kernel, "fused_", 6) == 0, stream = strncmp(kernel, "stream_", 7) == 0;
+    int forward = strncmp(kernel, "forward_", 8) == 0, plain = strncmp(kernel, "plain_", 6) == 0;
+    int tensor = by_rows || by_columns || fused || stream || forward, dim = 0;
+    if (tensor && !stream)
+        sscanf(strchr(strchr(kernel, '_') + 1, '_'), "_%d", &dim);
+    struct test_case c = by_rows || by_columns || fused || forward ? test_attention_case(70, 200, dim)
+                         : stream                                  ? test_linear_case(70, 300, 264)
+                                                                   : test_linear_case(70, 150, 40);
+    c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
+    c.place = TEST_AT_START;
+    s->call = SKL_CALL_VALUE;
+    c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD : SKL_FORWARD_KL;
+    if (by_columns || fused)
+        c.rows = 200, c.cols = 400, c.heads = 2, c.key_heads[S] = variant ? 2 : 1, c.ranges = 1;
+    else if (variant)
+        return;
+    if (by_rows || by_columns || fused || strcmp(last, "_dz") == 0) {
+        s->call = SKL_CALL_BACKWARD;
+        s->grads = by_rows ? GRAD_A_S : by_columns ? GRAD_B_S : GRAD_A_S | GRAD_B_S;
+    }
+    if (!tensor && !plain) { /* the small kernels: all of them */
+        s->call = SKL_CALL_VALUE_AND_GRAD;
+        s->grads = GRAD_ALL;
+        c.rows = 300, c.cols = 20, c.dim[S] = c.dim[T] = 8;
+        c.divergence = SKL_JSD, c.weights = TEST_POSITIVE, c.bias[S] = c.bias[T] = 1, c.own = 1;
+    }
+    c.grads = s->grads;
+    test_build(&s->f, &c);
+    if (c.ranges)
+        see_apart(&s->f);
+    s->f.p.any_order = fused, s->there = 1;
+    test_device_adopt(&s->f);
+    if (s->call == SKL_CALL_BACKWARD) { /* what it starts from is not the mutant's */
+        s->saved = test_outputs(&s->f, 1, 0);
+        s->saved.value = NULL;
+        CHECK_STATUS(skl_value(&s->f.p, &s->saved), SKL_OK);
+    }
+    run(s, &schedules[0]);
+    CHECK(test_device_ran(kernel), "%s did not run", kernel);
+    test_device_clean(kernel);
+    s->value = s->f.value, s->left = test_device.total.unwaited_copies;
+    for (int k = 0; k < OUTPUTS; k++)
+        if (s->f.out[k].memory.data)
+            s->want[k] = memcpy(malloc(s->f.out[k].memory.size), s->f.out[k].memory.data, s->f.out[k].memory.size);
+}
+
+static void end(struct subject *s)
+{
+    if (!s->there)
+        return;
+    for (int k = 0; k < OUTPUTS; k++) free(s->want[k]);
+    test_device_release(&s->f);
+    test_destroy(&s->f);
+}
+
+/* ------------------------------------------------------------------------------------------------- verdicts --- */
+
+/* Kernels with atomics do not repeat the last bits. */
+static int same(const struct subject *s, int k)
+{
+    const struct test_tensor *t = &s->f.out[k];
+    if (!s->f.p.any_order)
+        return memcmp(s->want[k], t->memory.data, t->memory.size) == 0;
+    struct skl_tensor want = t->t;
+    want.data = s->want[k] + ((unsigned char *)t->t.data - t->memory.data);
+    double most = 0;
+    for (int64_t i = 0; i < test_count(&want); i++) most = fmax(most, fabs(test_get(&want, i)));
+    for (int64_t i = 0; i < test_count(&want); i++)
+        if (!test_within(test_get(&t->t, i), test_get(&want, i), 1e-5 * most))
+            return 0;
+    return 1;
+}
+
+static int has_nan(const struct test_tensor *t)
+{
+    for (int64_t i = 0; i < test_count(&t->t); i++)
+        if (isnan(test_get(&t->t, i)))
+            return 1;
+    return 0;
+}
+
+/* What is wrong with a run, in words; "" if nothing is. */
+static void judge(struct subject *s, const struct skl_outputs *out, char text[128])
+{
+    const struct emu_report *r = &test_device.total;
+    const struct {
+        int seen;
+        const char *name;
+    } reported[] = {{r->races > 0, "race"},
+                    {r->uninitialised > 0, "not initialised"},
+                    {r->out_of_bounds > 0, "out of bounds"},
+                    {r->synchronisation > 0, "out of step"},
+                    {r->other > 0, "error"},
+                    {r->unwaited_copies > s->left, "copies left behind"}};
+    int nan = 0, wrong = out->value && memcmp(&s->value, &s->f.value, sizeof s->value) != 0;
+    text[0] = 0;
+    for (int i = 0; i < COUNT(reported); i++)
+        if (reported[i].seen)
+            snprintf(text + strlen(text), 128 - strlen(text), "%s%s", *text ? ", " : "", reported[i].name);
+    for (int k = 0; k < OUTPUTS; k++)
+        if (test_slot((struct skl_outputs *)out, k)->data)
+            wrong |= !same(s, k), nan |= has_nan(&s->f.out[k]);
+    if (nan || wrong)
+        snprintf(text + strlen(text), 128 - strlen(text), "%s%s", *text ? ", " : "", nan ? "NaN" : "wrong");
+}
+
+/* -------------------------------------------------------------------------------------------------- mutants --- */
+
+struct tally {
+    int mutants, survivors, by_numbers;
+};
+
+/* One mutant: the text has 'instead' at 'at', for as long as what was there. */
+static void try_mutant(const char *unit, const char *kernel, struct subject *s, char *text, char *at, const char *instead,
+                       int line, const char *what, struct tally *tally)
+{
+    char old[64], killer[128] = "";
+    size_t n = strlen(instead);
+    int k = 0; /* schedules of one variant, then of the next */
+    memcpy(old, at, n);
+    memcpy(at, instead, n);
+    CHECK(test_device_replace(unit, text), "%s line %d, %s: %s", unit, line, what, emu_message());
+    for (; k < VARIANTS * COUNT(schedules) && !*killer; k++) {
+        struct subject *v = s + k / COUNT(schedules);
+        if (!v->there)
+            continue;
+        struct skl_outputs out = run(v, &schedules[k % COUNT(schedules)]);
+        judge(v, &out, killer);
+    }
+    memcpy(at, old, n);
+    test_device_replace(unit, NULL);
+    printf("%-22s %6d  %-34s %-14s %s\n", kernel, line, what, *killer ? schedule_name[(k - 1) % COUNT(schedules)] : "", *killer ? killer : "SURVIVES");
+    CHECK(*killer, "%s, line %d of %s.ptx: nothing tells %s from the whole kernel", kernel, line, unit, what);
+    tally->mutants++, tally->survivors += !*killer;
+    tally->by_numbers += strstr(killer, "NaN") || strstr(killer, "wrong");
+}
+
+static const char *const synchronising[] = {"bar.sync", "bar.warp.sync", "barrier.sync", "cp.async.commit_group",
+                                            "cp.async.wait_group", "cp.async.wait_all"};
+
+/* The instruction of a line that begins with one of the names, or NULL. */
+static char *instruction(char *line)
+{
+    while (*line == ' ' || *line == '\t') line++;
+    for (int i = 0; i < COUNT(synchronising); i++)
+        if (strncmp(line, synchronising[i], strlen(synchronising[i])) == 0)
+            return line;
+    return NULL;
+}
+
+static void mutate(const char *unit, const char *kernel, struct subject *s, char *text, char *at, int line, struct tally *tally)
+{
+    char blank[64], words[64], what[96];
+    size_t n = strcspn(at, ";\n") + 1, k = 0;
+    CHECK(n < sizeof blank && at[n - 1] == ';', "%s, line %d is not one instruction", unit, line);
+    memset(blank, ' ', n);
+    blank[n] = 0;
+    for (size_t i = 0; i + 1 < n; i++)
+        if (!(isspace((unsigned char)at[i]) && k && words[k - 1] == ' '))
+            words[k++] = isspace((unsigned char)at[i]) ? ' ' : at[i];
+    words[k] = 0;
+    snprintf(what, sizeof what, "no %s", words);
+    try_mutant(unit, kernel, s, text, at, blank, line, what, tally);
+    if (strncmp(words, "cp.async.wait_group", 19) != 0)
+        return;
+    char *number = at + strcspn(at, "0123456789"), more[2] = {(char)(*number + 1), 0};
+    CHECK(*number >= '0' && *number < '9', "%s, line %d waits for no number", unit, line);
+    snprintf(what, sizeof what, "%s + 1", words);
+    try_mutant(unit, kernel, s, text, number, more, line, what, tally);
+}
+
+static struct tally mutate_unit(const char *unit)
+{
+    struct tally tally = {0};
+    struct subject s[VARIANTS];
+    const char *original = test_device_ptx(unit);
+    char kernel[64] = "";
+    int line = 1, ready = 0;
+    if (!CHECK(original != NULL, "no PTX of %s", unit))
+        return tally;
+    char *text = strdup(original);
+    for (char *at = text; *at; line++) {
+        char *found = instruction(at), *next = strchr(at, '\n');
+        if (sscanf(at, ".visible .entry skl_%63[a-z0-9_]", kernel) == 1 && ready)
+            end(&s[0]), end(&s[1]), ready = 0;
+        if (found && !ready)
+            begin(&s[0], kernel, 0), begin(&s[1], kernel, 1), ready = 1;
+        if (found)
+            mutate(unit, kernel, s, text, found, line, &tally);
+        at = next ? next + 1 : at + strlen(at);
+    }
+    if (ready)
+        end(&s[0]), end(&s[1]);
+    free(text);
+    return tally;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *unit;
+        int always;
+    } units[] = {{"forward_bf16_64", 1},  {"forward_bf16_128", 0}, {"forward_bf16_256", 0}, {"forward_f16_64", 0},
+                 {"forward_f16_128", 0},  {"forward_f16_256", 0},  {"grad_bf16_64", 1},     {"grad_bf16_128", 0},
+                 {"grad_bf16_256", 0},    {"grad_f16_64", 0},      {"grad_f16_128", 0},     {"grad_f16_256", 0},
+                 {"fused_bf16_64", 1},    {"fused_bf16_128", 0},   {"fused_f16_64", 0},     {"fused_f16_128", 0},
+                 {"stream_bf16", 1},      {"stream_f16", 0},       {"plain", 1},            {"rows", 1}};
+    struct tally all = {0};
+    test_begin("test_mutants");
+    test_device_begin();
+    printf("%-22s %6s  %-34s %-14s %s\n", "kernel", "line", "mutant", "schedule", "killed by");
+    for (int i = 0; i < COUNT(units); i++) {
+        if (argc > 1 ? !strstr(units[i].unit, argv[1]) : !units[i].always && !test_long())
+            continue;
+        double start = test_cpu_seconds();
+        struct tally t = mutate_unit(units[i].unit);
+        printf("%s: %d mutants, %d survive, %d seen in the numbers, %.1f s\n", units[i].unit, t.mutants, t.survivors,
+               t.by_numbers, test_cpu_seconds() - start);
+        CHECK(t.mutants > 0, "%s has nothing to take out", units[i].unit);
+        all.mutants += t.mutants, all.survivors += t.survivors, all.by_numbers += t.by_numbers;
+    }
+    printf("%d mutants, %d survive, %d seen in the numbers\n", all.mutants, all.survivors, all.by_numbers);
+    return test_end();
+}
