@@ -26,7 +26,8 @@ demo:
 	@$(BUILD)/demo/bin/streamkl demo
 
 test: all
-	@cd $(BUILD) && ctest --output-on-failure --no-tests=error
+	@cd $(BUILD) && ctest -LE cuda --output-on-failure --no-tests=error
+	@cd $(BUILD) && ctest -L cuda --output-on-failure -j $(JOBS)
 	@BUILD=$(abspath $(BUILD)) tests/run_all.sh
 	@$(MAKE) --no-print-directory test-python
 

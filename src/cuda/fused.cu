@@ -78,7 +78,7 @@ template <int DIM> struct fused_shape {
         }
         const skl_gpu_matrix &to = g.args.grad_a;
         const float factor = factor_of(g.args);
-        const int b = g.head / g.p.heads, h = g.head % g.p.heads, dim = g.args.x ? g.p.side[1].dim : g.p.side[0].dim;
+        const int b = g.batch, h = g.h, dim = g.args.x ? g.p.side[1].dim : g.p.side[0].dim;
 #pragma unroll
         for (int m = 0; m < QT; m++)
 #pragma unroll

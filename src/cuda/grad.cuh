@@ -21,13 +21,19 @@
 #include "divergence.cuh"
 #include "tile.cuh"
 
+#ifndef PIPE
+#define PIPE 1
+#endif
+#ifndef FENCE
+#define FENCE 1024
+#endif
 enum { BY_ROWS, BY_COLUMNS };
 enum { DZ_EITHER = SKL_DZ_JSD + 1 }; /* SKL_DZ_P or SKL_DZ_JSD, args.dz says which */
 
 /* What turns sums of rounded dx into gradients. */
 SKL_DEVICE float factor_of(const skl_gpu_grad &args)
 {
-    return args.chain * args.scalars->unit / args.spread;
+    return args.x ? args.scalars->alpha[1] : args.scalars->alpha[0];
 }
 
 /* The tile of stationary vectors that this block owns: own .. end-1 of head h (BY_COLUMNS: of B) in batch b. Asked for
@@ -180,7 +186,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     const skl_gpu_problem &p;
     const uint32_t shared;
     const int lane, warp;
-    int head;            /* query head, of all batches */
+    int batch, h;        /* of the query head */
     int own;             /* first stationary vector */
     float row[2][MT][2]; /* BY_ROWS: minus_lse + log2 spread of the lane's rows */
     float c[MT][2];      /* BY_ROWS, not SKL_DZ_Q */
@@ -250,7 +256,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     /* Streamed are the vectors of query head h, or those that belong to it. */
     __device__ __forceinline__ void start_streams(int b, int h)
     {
-        head = b * p.heads + h;
+        batch = b, this->h = h;
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             const skl_gpu_side &s = p.side[side];
@@ -270,7 +276,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             COPY::copy(to + side * M::TILE, from, source[side], first, valid, s.dim);
         }
         if (BY == BY_COLUMNS) {
-            const uint32_t row = (uint32_t)head * p.n + first; /* 2^32 rows would be 64 GiB of factors alone */
+            const uint32_t row = (uint32_t)(batch * p.heads + h) * p.n + first; /* 2^32 rows would be 64 GiB of factors alone */
             const float *factors = (const float *)(args.factors + row);
 #pragma unroll
             for (int step = 0; step < 4 * S::STREAM; step += S::THREADS) {
@@ -292,7 +298,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = own + own_in_tile(threadIdx.x, m, half);
-                const skl_gpu_factors *f = args.factors + (int64_t)head * p.n + i;
+                const skl_gpu_factors *f = args.factors + (int64_t)(batch * p.heads + h) * p.n + i;
                 row[0][m][half] = i < p.n ? spread - f->lse2[0] : 0;
                 row[1][m][half] = i < p.n ? spread - f->lse2[1] : 0;
                 if (DZ != SKL_DZ_Q)
@@ -312,11 +318,11 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     }
 
     /* Step i of 2 STEPS towards x of the streamed vectors j .. j+15 of the tile. */
-    __device__ __forceinline__ void multiply_step(logits &x, uint32_t at, int i, int j)
+    __device__ __forceinline__ void multiply_step(logits &x, int i, int j)
     {
         const int side = i / STEPS, k = i % STEPS;
         uint32_t r[4];
-        load_matrices(r, step_at(right + at, k) + side * M::TILE + j * DIM * 2);
+        load_matrices(r, step_at(right + stage, k) + side * M::TILE + j * DIM * 2);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             if (side < KEPT) {
@@ -358,11 +364,11 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         float2 lse[2], c, r;
     };
 
-    template <int D> __device__ __forceinline__ void load_terms(streamed_terms (&t)[2], uint32_t tile_at, int j) const
+    template <int D> __device__ __forceinline__ void load_terms(streamed_terms (&t)[2], int j) const
     {
 #pragma unroll
         for (int block = 0; block < 2 && BY == BY_COLUMNS; block++) {
-            const uint32_t at = tile_at + M::FACTORS + 4 * (j + block * 8 + 2 * (lane & 3));
+            const uint32_t at = stage + M::FACTORS + 4 * (j + block * 8 + 2 * (lane & 3));
             t[block].lse[0] = load_pair(at), t[block].lse[1] = load_pair(at + 4 * S::STREAM);
             t[block].c = D == SKL_DZ_Q ? make_float2(0, 0) : load_pair(at + 8 * S::STREAM);
             t[block].r = load_pair(at + 12 * S::STREAM);
@@ -402,12 +408,12 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     }
 
     /* out += dx times the streamed vectors j .. j+15 of side x. */
-    __device__ __forceinline__ void accumulate(const uint32_t (&dx)[MT][4], uint32_t at, int j)
+    __device__ __forceinline__ void accumulate(const uint32_t (&dx)[MT][4], int j)
     {
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             uint32_t v[4];
-            load_matrices_transposed(v, step_at(across + at, k) + j * DIM * 2);
+            load_matrices_transposed(v, step_at(across + stage, k) + j * DIM * 2);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 multiply<TYPE>(out[m][2 * k], dx[m], v[0], v[1]);
@@ -416,27 +422,32 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         }
     }
 
-    /* All of the tile in use. Two chunks of 16 vectors are worked on at a time: the addresses of the third wait for dx of
-     * the DEPth, or the compiler would begin all four at once and run out of registers. */
+    /* All of the tile in use. The next 16 vectors' logits are computed between the exponentials of these 16. */
     template <int D> __device__ __forceinline__ void tile(int first)
     {
-        uint32_t at = stage, none;
-        asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(none)); /* 0 */
+        logits x[2];
 #pragma unroll
         for (int j = 0; j < S::STREAM; j += 16) {
-            logits x;
+            logits &now = x[j / 16 % 2], &next = x[j / 16 % 2 ^ 1];
+            if (!PIPE || j == 0) {
+                clear(now);
+#pragma unroll
+                for (int i = 0; i < 2 * STEPS; i++) multiply_step(now, i, j);
+            }
             uint32_t dx[MT][4];
             streamed_terms terms[2];
-            load_terms<D>(terms, at, j);
-            clear(x);
+            load_terms<D>(terms, j);
+            clear(next);
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, at, i, j);
+            for (int i = 0; i < 2 * STEPS; i++) {
+                if (PIPE && j + 16 < S::STREAM)
+                    multiply_step(next, i, j + 16);
 #pragma unroll
-            for (int n = 0; n < 4 * MT; n++) dx_step<false, D>(dx, x, terms, n, first, j, threadIdx.x);
+                for (int n = i * 2 * MT / STEPS; n < (i + 1) * 2 * MT / STEPS; n++) dx_step<false, D>(dx, now, terms, n, first, j, threadIdx.x);
+            }
             S::take_dx(*this, dx, j);
-            accumulate(dx, at, j);
-            if (DEP(j))
-                at = stage + (dx[0][0] & none);
+            accumulate(dx, j);
+            if ((j + 16) % FENCE == 0) __syncwarp();
         }
     }
 
@@ -450,14 +461,14 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             logits x;
             uint32_t dx[MT][4];
             streamed_terms terms[2];
-            load_terms<D>(terms, stage, j);
+            load_terms<D>(terms, j);
             clear(x);
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, stage, i, j);
+            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, i, j);
 #pragma unroll
             for (int n = 0; n < 4 * MT; n++) dx_step<true, D>(dx, x, terms, n, first, j, thread);
             S::take_dx(*this, dx, j);
-            accumulate(dx, stage, j);
+            accumulate(dx, j);
         }
     }
 
@@ -482,13 +493,14 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         const bool plain = plain_logits(p);
         int next;
         bool more = tiles.next(next);
-        if (!more) { /* stationary tiles may be on their way */
-            commit_copies();
-            wait_copies<0>();
+        if (!more) {
+            if (BY == BY_COLUMNS && (S::BESIDE || KEPT < 2)) { /* tiles of the block's own may be on their way */
+                commit_copies();
+                wait_copies<0>();
+            }
             return;
         }
-        __syncthreads();
-        load_streamed(stage, next);
+        load_streamed(stage, next); /* into a stage that everybody left at the last tile's barrier, of whatever head */
         commit_copies();
         for (;;) {
             const int first = next;
@@ -597,7 +609,7 @@ template <int TYPE, int DIM, int DZ, class S> SKL_DEVICE void gradient_by_column
             __syncthreads();
 #pragma unroll
         for (int side = 0; side < 2; side++) g.load_own(side, at, h);
-        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.head, p.n, at.own, min(at.own + S::OWN, p.columns), 0, 0}, span{});
+        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.batch * p.heads + g.h, p.n, at.own, min(at.own + S::OWN, p.columns), 0, 0}, span{});
     }
     g.write(args.grad_b);
 }

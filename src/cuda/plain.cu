@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(256) skl_plain_jsd(const __grid_con
     sweep<plain_jsd>(args);
 }
 
-extern "C" __global__ void __launch_bounds__(256) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)
+extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)
 {
     __shared__ shared_tiles shared;
     const skl_gpu_grad &g = args.grad;

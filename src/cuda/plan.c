@@ -89,9 +89,26 @@ static int bias_grads(const struct skl_work *w)
     return w->side[0].grad_bias.data || w->side[1].grad_bias.data;
 }
 
+/* rows_*, columns_* and fused_* count places in an operand in 32 bits and chunks of 8 entries, forwards. */
+static int reachable(const struct skl_operand *o, int64_t batch, int64_t heads, int64_t rows)
+{
+    const int64_t *stride = o->stride, reach = (batch - 1) * stride[0] + (heads - 1) * stride[1] + rows * stride[2];
+    return stride[0] >= 0 && stride[1] >= 0 && stride[2] >= 0 && reach < (int64_t)8 << 32;
+}
+
+static int all_reachable(const struct skl_work *w)
+{
+    int all = 1;
+    for (int x = 0; x < 2; x++) {
+        const struct skl_work_side *s = &w->side[x];
+        all = all && reachable(&s->a, w->batch, w->heads, w->n) && reachable(&s->b, s->b_batch, s->b_heads, w->columns);
+    }
+    return all;
+}
+
 static void choose_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
-    plan->attention_grad = w->grads && w->attention && plan->family == SKL_FAMILY_FORWARD;
+    plan->attention_grad = w->grads && w->attention && plan->family == SKL_FAMILY_FORWARD && all_reachable(w);
     int both = 1;
     for (int x = 0; x < 2; x++) both &= !(w->grads & 1 << x) || (w->side[x].grad_a.data && w->side[x].grad_b.data);
     plan->fused = plan->attention_grad && w->any_order && both && plan->dim <= 128;

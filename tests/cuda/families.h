@@ -18,12 +18,18 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"forward_bf16_64", "grad_bf16_64", SKL_BF16, 64, 0, 0},     {"forward_f16_64", "grad_f16_64", SKL_F16, 40, 0, 0},
-    {"forward_bf16_128", "grad_bf16_128", SKL_BF16, 72, 0, 0},   {"forward_f16_128", "grad_f16_128", SKL_F16, 128, 0, 1},
-    {"forward_bf16_256", "grad_bf16_256", SKL_BF16, 136, 0, 0},  {"forward_f16_256", "grad_f16_256", SKL_F16, 256, 0, 1},
-    {"forward_bf16_64", "fused_bf16_64", SKL_BF16, 64, 1, 0},    {"forward_f16_64", "fused_f16_64", SKL_F16, 64, 1, 1},
-    {"forward_bf16_128", "fused_bf16_128", SKL_BF16, 72, 1, 1},  {"forward_f16_128", "fused_f16_128", SKL_F16, 128, 1, 0},
-    {"stream_bf16", "stream_bf16", SKL_BF16, 264, 0, 0},         {"stream_f16", "stream_f16", SKL_F16, 272, 0, 1},
+    {"forward_bf16_64", "grad_bf16_64", SKL_BF16, 64, 0, 0},
+    {"forward_f16_64", "grad_f16_64", SKL_F16, 40, 0, 0},
+    {"forward_bf16_128", "grad_bf16_128", SKL_BF16, 72, 0, 0},
+    {"forward_f16_128", "grad_f16_128", SKL_F16, 128, 0, 1},
+    {"forward_bf16_256", "grad_bf16_256", SKL_BF16, 136, 0, 0},
+    {"forward_f16_256", "grad_f16_256", SKL_F16, 256, 0, 1},
+    {"forward_bf16_64", "fused_bf16_64", SKL_BF16, 64, 1, 0},
+    {"forward_f16_64", "fused_f16_64", SKL_F16, 64, 1, 1},
+    {"forward_bf16_128", "fused_bf16_128", SKL_BF16, 72, 1, 1},
+    {"forward_f16_128", "fused_f16_128", SKL_F16, 128, 1, 0},
+    {"stream_bf16", "stream_bf16", SKL_BF16, 264, 0, 0},
+    {"stream_f16", "stream_f16", SKL_F16, 272, 0, 1},
     {"plain", "plain", SKL_F32, 21, 0, 0},
 };
 
@@ -33,7 +39,8 @@ static inline int test_long(void)
     return text && *text && strcmp(text, "0") != 0;
 }
 
-/* Tails in rows and columns, a diagonal, two heads of one key head; with 108 processors and 1024 columns or more, splits. */
+/* Tails in rows and columns, a diagonal, two heads of one key head; with 108 processors and 1024 columns or more,
+ * splits. */
 static inline struct test_case family_case(const struct family *f, int64_t rows, int64_t cols)
 {
     struct test_case c = test_attention_case(rows, cols, f->dim);

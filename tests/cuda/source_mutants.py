@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Are the tests able to see a wrong kernel? Breaks the CUDA sources in one place at a time, compiles the PTX of one unit
-from the broken copy and runs the tests of the kernels with it: they must fail. test_mutants.c does the same for the
-synchronising instructions.
+"""Are the tests able to see a wrong kernel? Breaks the CUDA sources in one place at a time, compiles the PTX of one
+unit from the broken copy and runs the tests of the kernels with it: they must fail. test_mutants.c does the same for
+the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-Programs next to TEST_KERNELS (test_plan for test_kernels) are run when it passes. FILTER: part of a unit's name or of
+When it passes, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -24,15 +24,19 @@ MUTANTS = [
     ('tile.cuh', 'forward_bf16_64', '((c ^ (r & 7)) << 4)', '(c << 4)', 'no swizzle'),
     ('tile.cuh', 'forward_bf16_128', 'k / SKL_ADDRESSES * 128', '0', 'all steps at the first four addresses'),
     ('tile.cuh', 'forward_bf16_256', 'tile ^ 64 : tile', 'tile : tile', 'swizzle of every other 4 rows'),
-    ('tile.cuh', 'forward_bf16_64', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes', 'rows behind the last are copied'),
-    ('tile.cuh', 'stream_bf16', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes', 'rows behind the last are copied'),
+    ('tile.cuh', 'forward_bf16_64', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
+     'rows behind the last are copied'),
+    ('tile.cuh', 'stream_bf16', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
+     'rows behind the last are copied'),
     ('tile.cuh', 'forward_bf16_64', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
     ('tile.cuh', 'stream_bf16', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
     ('words.cuh', 'forward_bf16_64', '"r"(b0), "r"(b1)', '"r"(b1), "r"(b0)', 'operands of mma exchanged'),
     ('words.cuh', 'grad_bf16_64', '"f"(hi), "f"(lo)', '"f"(lo), "f"(hi)', 'pairs of dx exchanged'),
     # Which rows and columns
-    ('tile.cuh', 'forward_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS', 'every tile has all its rows'),
-    ('tile.cuh', 'forward_bf16_64', 'at.h / s.share * s.b.stride[1]', 'at.h * s.b.stride[1]', 'no sharing of key heads'),
+    ('tile.cuh', 'forward_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS',
+     'every tile has all its rows'),
+    ('tile.cuh', 'forward_bf16_64', 'at.h / s.share * s.b.stride[1]', 'at.h * s.b.stride[1]',
+     'no sharing of key heads'),
     ('tile.cuh', 'forward_bf16_64', 's.all_hi = min(s.all_hi, r.hi)', 's.all_hi = max(s.all_hi, r.hi)',
      'tiles that not all rows see, at their end'),
     ('tile.cuh', 'forward_bf16_64', 's.all_lo = max(s.all_lo, r.lo)', 's.all_lo = 0',
@@ -43,10 +47,13 @@ MUTANTS = [
     ('push.cuh', 'stream_bf16', 'q + bias_q', 'q', "Q's bias"),
     ('rows.cu', 'rows', 'diagonal + args.right + 1', 'diagonal + args.right', 'the diagonal itself'),
     ('rows.cu', 'rows', 'diagonal - args.left', 'diagonal - args.left + 1', 'the window is one column short'),
-    ('rows.cu', 'rows', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '', 'rows of weight 0 are not left out'),
-    ('forward.cu', 'forward_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
+    ('rows.cu', 'rows', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '',
+     'rows of weight 0 are not left out'),
+    ('forward.cu', 'forward_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+     'a split has the columns of the next'),
     ('forward.cu', 'forward_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
-    ('stream.cu', 'stream_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
+    ('stream.cu', 'stream_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+     'a split has the columns of the next'),
     ('plain.cu', 'plain', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
     # States
     ('state.cuh', 'forward_bf16_64', 's.l[side] *= f;', '', 'l is not rescaled when m is raised'),
@@ -61,13 +68,15 @@ MUTANTS = [
     ('push.cuh', 'forward_bf16_64', 'if ((threadIdx.x & 3) == 0 && row < at.valid)', 'if (row < at.valid)',
      'all lanes of a row write its state'),
     ('push.cuh', 'forward_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
-    ('push.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[side] : 0', 'mass * over_m[side]', 'JSD: 0 (inf) is formed'),
+    ('push.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[side] : 0', 'mass * over_m[side]',
+     'JSD: 0 (inf) is formed'),
     ('plain.cu', 'plain', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
     ('rows.cu', 'rows', 'double f = exp(y - s.m)', 'double f = 1', 'splits are not rescaled'),
     # Pipelines
     ('forward.cu', 'forward_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
      'the next tile goes into the stage in use'),
-    ('stream.cu', 'stream_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS', 'two warps write one state'),
+    ('stream.cu', 'stream_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
+     'two warps write one state'),
     ('stream.cu', 'stream_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
     # dz and gradients
     ('divergence.cuh', 'plain', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
@@ -75,13 +84,15 @@ MUTANTS = [
     ('divergence.cuh', 'plain', '(logit_gap(t, x_p, x_q) - c)', 'logit_gap(t, x_p, x_q)', "P's dz without its mean"),
     ('divergence.cuh', 'plain', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
     ('plain.cu', 'plain', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
-    ('plain.cu', 'plain', 'v == -INFINITY ? v : s.factor * v', 's.factor * v', 'a masked column under a negative scale'),
+    ('plain.cu', 'plain', 'v == -INFINITY ? v : s.factor * v', 's.factor * v',
+     'a masked column under a negative scale'),
     ('stream.cu', 'stream_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
      'slabs after the first, in columns'),
     ('rows.cu', 'rows', ' + (lse[0] - lse[1])', '', 'c is the loss'),
     ('rows.cu', 'rows', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
     ('rows.cu', 'rows', 'sum / args.scalars->weight_sum', 'sum', 'the mean is a sum'),
-    ('rows.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]', 'padding is cleared from row 0 on'),
+    ('rows.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
+     'padding is cleared from row 0 on'),
     ('rows.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
     ('grad.cuh', 'grad_bf16_64', 'd[e] *= e ? s.r.y : s.r.x;', ';', "a row's weight (db)"),
     ('grad.cuh', 'grad_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
@@ -97,7 +108,7 @@ MUTANTS = [
 def compile_unit(nvcc, sources, unit, ptx):
     """Compiles forward_bf16_64 as forward.cu with -DSKL_TYPE=bf16 -DSKL_DIM=64. Returns the compiler's complaint."""
     parts = unit.split('_')
-    define = ['-DSKL_TYPE=' + parts[1]] * (len(parts) > 1) + ['-DSKL_DIM=' + parts[-1]] * (len(parts) > 2)
+    define = [flag + part for flag, part in zip(('-DSKL_TYPE=', '-DSKL_DIM='), parts[1:])]
     command = [nvcc, '-std=c++17', '-O3', '-I' + os.path.join(ROOT, 'include'), '-arch=compute_80', '-ptx', *define,
                os.path.join(sources, parts[0] + '.cu'), '-o', ptx]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -106,7 +117,8 @@ def compile_unit(nvcc, sources, unit, ptx):
 
 def cause(line):
     """What a failed check saw, in a few words."""
-    kinds = [name for n, name in re.findall(r'(\d+) (races|out of bounds|not initialised|not in step|other)', line) if int(n)]
+    counts = re.findall(r'(\d+) (races|out of bounds|not initialised|not in step|other)', line)
+    kinds = [name for n, name in counts if int(n)]
     if kinds:
         return ', '.join(kinds)
     if 'bank conflicts' in line:
@@ -142,8 +154,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    plan = re.sub(r'kernels(\W*)$', r'plan\1', kernels)
-    programs = [kernels] + [plan] * (plan != kernels and os.path.exists(plan))
+    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'plan', 'rounding')]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
@@ -175,7 +186,8 @@ def main():
                 else:
                     result = kill(programs, ptx)
         survivors += not result or result[0] == '-'
-        print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, *(result or ('-', 'SURVIVES')), time.time() - start), flush=True)
+        failed, seen = result or ('-', 'SURVIVES')
+        print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, time.time() - start), flush=True)
     print('%d survive' % survivors)
     return survivors > 0
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Are the tests able to see a missing synchronisation? Every bar.sync, cp.async.commit_group and cp.async.wait_group of the
- * PTX is taken out in turn, every wait_group also weakened by one group, and the kernel it stands in must then be reported
- * or give other bits than the whole one, in one of a few schedules. A survivor is either a hole in the tests or an
- * instruction that the kernel does not need.
+ * Are the tests able to see a missing synchronisation? Every bar.sync, cp.async.commit_group and cp.async.wait_group
+ * of the PTX is taken out in turn, every wait_group also weakened by one group, and the kernel it stands in must then
+ * be reported or give other bits than the whole one, in one of a few schedules. A survivor is either a hole in the
+ * tests or an instruction that the kernel does not need.
  *
- * Prints the table of mutants with what killed them. STREAMKL_TEST_LONG=1: all units; an argument: those that contain it.
+ * Prints the table of mutants with what killed them. STREAMKL_TEST_LONG=1: all units; an argument: those that contain
+ * it.
  */
 #include "families.h"
 
@@ -13,7 +14,8 @@
 
 /* ------------------------------------------------------------------------------------------------- subjects --- */
 
-/* A call that runs a kernel, small, but with three tiles at least of what it streams, so that every stage is used again. */
+/* A call that runs a kernel, small, but with three tiles at least of what it streams, so that every stage is used
+ * again. */
 struct subject {
     int there;
     struct test_fixture f;
@@ -31,8 +33,8 @@ static const struct emu_options schedules[] = {{.order = EMU_FORWARD, .copies = 
                                                {.order = EMU_REVERSE, .copies = EMU_EARLY},
                                                {.order = EMU_RANDOM, .copies = EMU_SOMETIMES, .seed = 1},
                                                {.order = EMU_RANDOM, .copies = EMU_SOMETIMES, .seed = 2}};
-static const char *const schedule_name[] = {"forward, late",  "reverse, late",  "forward, early",
-                                            "reverse, early", "random 1",       "random 2"};
+static const char *const schedule_name[] = {"forward, late",  "reverse, late", "forward, early",
+                                            "reverse, early", "random 1",      "random 2"};
 
 static struct skl_outputs run(struct subject *s, const struct emu_options *options)
 {
@@ -51,9 +53,9 @@ static struct skl_outputs run(struct subject *s, const struct emu_options *optio
     return out;
 }
 
-/* Of 400 columns 0 .. 199 for the rows of the first head, 150 .. 299 for those of the second: there are tiles of columns
- * that both see, that only the second sees, that only the first sees, after which copies may be on their way, and that
- * nobody sees. */
+/* Of 400 columns 0 .. 199 for the rows of the first head, 150 .. 299 for those of the second: there are tiles of
+ * columns that both see, that only the second sees, that only the first sees, after which copies may be on their way,
+ * and that nobody sees. */
 static void see_apart(struct test_fixture *f)
 {
     for (int64_t row = 0; row < 2 * f->c.rows; row++) {
@@ -185,8 +187,8 @@ struct tally {
 };
 
 /* One mutant: the text has 'instead' at 'at', for as long as what was there. */
-static void try_mutant(const char *unit, const char *kernel, struct subject *s, char *text, char *at, const char *instead,
-                       int line, const char *what, struct tally *tally)
+static void try_mutant(const char *unit, const char *kernel, struct subject *s, char *text, char *at,
+                       const char *instead, int line, const char *what, struct tally *tally)
 {
     char old[64], killer[128] = "";
     size_t n = strlen(instead);
@@ -203,14 +205,15 @@ static void try_mutant(const char *unit, const char *kernel, struct subject *s, 
     }
     memcpy(at, old, n);
     test_device_replace(unit, NULL);
-    printf("%-22s %6d  %-34s %-14s %s\n", kernel, line, what, *killer ? schedule_name[(k - 1) % COUNT(schedules)] : "", *killer ? killer : "SURVIVES");
+    printf("%-22s %6d  %-34s %-14s %s\n", kernel, line, what, *killer ? schedule_name[(k - 1) % COUNT(schedules)] : "",
+           *killer ? killer : "SURVIVES");
     CHECK(*killer, "%s, line %d of %s.ptx: nothing tells %s from the whole kernel", kernel, line, unit, what);
     tally->mutants++, tally->survivors += !*killer;
     tally->by_numbers += strstr(killer, "NaN") || strstr(killer, "wrong");
 }
 
-static const char *const synchronising[] = {"bar.sync", "bar.warp.sync", "barrier.sync", "cp.async.commit_group",
-                                            "cp.async.wait_group", "cp.async.wait_all"};
+static const char *const synchronising[] = {
+    "bar.sync", "bar.warp.sync", "barrier.sync", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"};
 
 /* The instruction of a line that begins with one of the names, or NULL. */
 static char *instruction(char *line)
@@ -222,7 +225,8 @@ static char *instruction(char *line)
     return NULL;
 }
 
-static void mutate(const char *unit, const char *kernel, struct subject *s, char *text, char *at, int line, struct tally *tally)
+static void mutate(const char *unit, const char *kernel, struct subject *s, char *text, char *at, int line,
+                   struct tally *tally)
 {
     char blank[64], words[64], what[96];
     size_t n = strcspn(at, ";\n") + 1, k = 0;
@@ -274,11 +278,26 @@ int main(int argc, char **argv)
     static const struct {
         const char *unit;
         int always;
-    } units[] = {{"forward_bf16_64", 1},  {"forward_bf16_128", 0}, {"forward_bf16_256", 0}, {"forward_f16_64", 0},
-                 {"forward_f16_128", 0},  {"forward_f16_256", 0},  {"grad_bf16_64", 1},     {"grad_bf16_128", 0},
-                 {"grad_bf16_256", 0},    {"grad_f16_64", 0},      {"grad_f16_128", 0},     {"grad_f16_256", 0},
-                 {"fused_bf16_64", 1},    {"fused_bf16_128", 0},   {"fused_f16_64", 0},     {"fused_f16_128", 0},
-                 {"stream_bf16", 1},      {"stream_f16", 0},       {"plain", 1},            {"rows", 1}};
+    } units[] = {{"forward_bf16_64", 1},
+                 {"forward_bf16_128", 0},
+                 {"forward_bf16_256", 0},
+                 {"forward_f16_64", 0},
+                 {"forward_f16_128", 0},
+                 {"forward_f16_256", 0},
+                 {"grad_bf16_64", 1},
+                 {"grad_bf16_128", 0},
+                 {"grad_bf16_256", 0},
+                 {"grad_f16_64", 0},
+                 {"grad_f16_128", 0},
+                 {"grad_f16_256", 0},
+                 {"fused_bf16_64", 1},
+                 {"fused_bf16_128", 0},
+                 {"fused_f16_64", 0},
+                 {"fused_f16_128", 0},
+                 {"stream_bf16", 1},
+                 {"stream_f16", 0},
+                 {"plain", 1},
+                 {"rows", 1}};
     struct tally all = {0};
     test_begin("test_mutants");
     test_device_begin();

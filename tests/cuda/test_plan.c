@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host side: which kernels, how the columns are split, how large a slab is and what the workspace holds, first as the
- * function that decides it, then end to end through the public calls with what the decisions lead to.
+ * The host side: which kernels, how the columns are split, how large a slab is and what the workspace holds, first as
+ * the function that decides it, then end to end through the public calls with what the decisions lead to.
  */
 #include "families.h"
 
@@ -37,17 +37,19 @@ static void check_split(const struct skl_gpu_plan *plan, int64_t columns, int pr
 {
     int64_t blocks = plan->heads * plan->tiles, wanted = 2 * processors;
     CHECK(plan->split_columns % SKL_COLUMN_UNIT == 0, "a split of %d columns is not whole tiles", plan->split_columns);
-    CHECK((int64_t)plan->splits * plan->split_columns >= columns, "%d splits of %d miss some of %lld columns", plan->splits,
-          plan->split_columns, (long long)columns);
-    CHECK((int64_t)(plan->splits - 1) * plan->split_columns < columns, "the last of %d splits of %d is empty of %lld columns",
+    CHECK((int64_t)plan->splits * plan->split_columns >= columns, "%d splits of %d miss some of %lld columns",
           plan->splits, plan->split_columns, (long long)columns);
-    CHECK(plan->splits == 1 || plan->split_columns >= 512, "%d splits of only %d columns", plan->splits, plan->split_columns);
+    CHECK((int64_t)(plan->splits - 1) * plan->split_columns < columns,
+          "the last of %d splits of %d is empty of %lld columns", plan->splits, plan->split_columns,
+          (long long)columns);
+    CHECK(plan->splits == 1 || plan->split_columns >= 512, "%d splits of only %d columns", plan->splits,
+          plan->split_columns);
     CHECK(plan->splits == 1 || blocks * plan->splits <= wanted, "%lld tiles x %d splits for %d multiprocessors",
           (long long)blocks, plan->splits, processors);
     CHECK(plan->splits > 1 || 2 * blocks > wanted || columns < 1024, "%lld tiles leave %d multiprocessors idle",
           (long long)blocks, processors);
-    CHECK(plan->states == plan->splits * (plan->family == SKL_FAMILY_STREAM ? 2 : 1), "%d states for %d splits", plan->states,
-          plan->splits);
+    CHECK(plan->states == plan->splits * (plan->family == SKL_FAMILY_STREAM ? 2 : 1), "%d states for %d splits",
+          plan->states, plan->splits);
 }
 
 static void split_rule(void)
@@ -56,16 +58,16 @@ static void split_rule(void)
         int64_t heads, rows, cols;
         int processors, splits;
     } table[] = {
-        {1, 1, 131072, 108, 205},   /* 216 wanted, of 607 columns rounded up to 640 */
-        {1, 1, 131072, 132, 256},   /* 264 wanted, but 512 columns are the least */
-        {8, 64, 8192, 108, 16},     /* few queries of 8 heads */
-        {32, 1, 4096, 132, 8},      /* 264 / 32 */
-        {1, 150, 2000, 108, 3},     /* three tiles of rows: 3 pieces of 2000 columns, of 768 */
-        {1, 64, 1023, 132, 1},      /* too short to cut */
-        {1, 64, 1024, 132, 2},      /* just long enough */
-        {108, 64, 65536, 108, 2},   /* one block on each: two */
-        {109, 64, 65536, 108, 1},   /* more would be two rounds and a rest */
-        {32, 4096, 8192, 108, 1},   /* a training shape */
+        {1, 1, 131072, 108, 205}, /* 216 wanted, of 607 columns rounded up to 640 */
+        {1, 1, 131072, 132, 256}, /* 264 wanted, but 512 columns are the least */
+        {8, 64, 8192, 108, 16},   /* few queries of 8 heads */
+        {32, 1, 4096, 132, 8},    /* 264 / 32 */
+        {1, 150, 2000, 108, 3},   /* a few tiles of rows: 2000 columns give 3 pieces, of 768 */
+        {1, 64, 1023, 132, 1},    /* too short to cut */
+        {1, 64, 1024, 132, 2},    /* just long enough */
+        {108, 64, 65536, 108, 2}, /* one block on each: two */
+        {109, 64, 65536, 108, 1}, /* more would be two rounds and a rest */
+        {32, 4096, 8192, 108, 1}, /* a training shape */
         {3, 7, 100, 108, 1},
     };
     for (int k = 0; k < COUNT(table); k++) {
@@ -90,7 +92,8 @@ static void split_rule(void)
         CHECK(plan.splits == table[k].splits, "%d splits, expected %d", plan.splits, table[k].splits);
         check_split(&plan, table[k].cols, table[k].processors);
         for (int i = 0; i < 400; i++) { /* and any other sizes */
-            int64_t rows = test_between(1, 1000), cols = test_chance(2) ? test_between(1, 3000) : test_between(1, 200000);
+            int64_t rows = test_between(1, 1000),
+                    cols = test_chance(2) ? test_between(1, 3000) : test_between(1, 200000);
             int processors = (int)test_between(1, 160);
             w.heads = test_between(1, 40), w.n = rows, w.columns = cols, w.rows = w.heads * rows;
             device.processors = processors;
@@ -156,9 +159,15 @@ static void fused_choice(void)
         unsigned grads;
         int attention_grad, fused;
     } table[] = {
-        {0, 0, 64, GRAD_ALL, 1, 0},           {1, 0, 64, GRAD_ALL, 1, 1},           {1, 0, 128, GRAD_A_T | GRAD_B_T, 1, 1},
-        {1, 0, 64, GRAD_A_S, 1, 0},           {1, 0, 64, GRAD_B_S, 1, 0},           {1, 0, 64, GRAD_A_S | GRAD_B_T, 1, 0},
-        {1, 0, 64, GRAD_ALL - GRAD_B_T, 1, 0}, {1, 0, 256, GRAD_ALL, 1, 0},          {1, 0, 264, GRAD_ALL, 0, 0},
+        {0, 0, 64, GRAD_ALL, 1, 0},
+        {1, 0, 64, GRAD_ALL, 1, 1},
+        {1, 0, 128, GRAD_A_T | GRAD_B_T, 1, 1},
+        {1, 0, 64, GRAD_A_S, 1, 0},
+        {1, 0, 64, GRAD_B_S, 1, 0},
+        {1, 0, 64, GRAD_A_S | GRAD_B_T, 1, 0},
+        {1, 0, 64, GRAD_ALL - GRAD_B_T, 1, 0},
+        {1, 0, 256, GRAD_ALL, 1, 0},
+        {1, 0, 264, GRAD_ALL, 0, 0},
         {1, 1, 64, GRAD_ALL, 0, 0},
     };
     for (int k = 0; k < COUNT(table); k++) {
@@ -171,7 +180,8 @@ static void fused_choice(void)
         f.p.any_order = table[k].any_order;
         test_context("fused, case %d", k);
         CHECK_STATUS(make_plan(&f, SKL_CALL_VALUE_AND_GRAD, 108, &plan), SKL_OK);
-        CHECK(plan.attention_grad == table[k].attention_grad, "gradients by %s", plan.attention_grad ? "tiles" : "slabs");
+        CHECK(plan.attention_grad == table[k].attention_grad, "gradients by %s",
+              plan.attention_grad ? "tiles" : "slabs");
         CHECK(plan.fused == table[k].fused, "%s atomics", plan.fused ? "with" : "without");
         test_device_release(&f);
         test_destroy(&f);
@@ -207,7 +217,8 @@ static void limits(void)
         CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &f.p, &out, &bytes), SKL_BAD_ARGUMENT);
         const char *said = strstr(skl_last_error(), "takes ");
         CHECK(said && sscanf(said, "takes %zu bytes", &least) == 1, "\"%s\" names no bytes", skl_last_error());
-        CHECK(strstr(skl_last_error(), "workspace_limit = 1:") != NULL, "\"%s\" does not name the limit", skl_last_error());
+        CHECK(strstr(skl_last_error(), "workspace_limit = 1:") != NULL, "\"%s\" does not name the limit",
+              skl_last_error());
         if (!said)
             continue;
         int whole = 0, cut = 0;
@@ -221,8 +232,8 @@ static void limits(void)
             if (status)
                 break;
             CHECK(small.bytes <= f.p.workspace_limit, "%zu bytes for a limit of %zu", small.bytes, f.p.workspace_limit);
-            CHECK(small.slab_rows % SKL_ROW_UNIT == 0 && small.slab_columns % SKL_COLUMN_UNIT == 0 && small.slab_rows > 0 &&
-                      small.slab_columns > 0,
+            CHECK(small.slab_rows % SKL_ROW_UNIT == 0 && small.slab_columns % SKL_COLUMN_UNIT == 0 &&
+                      small.slab_rows > 0 && small.slab_columns > 0,
                   "a slab of %d x %d", small.slab_rows, small.slab_columns);
             whole += small.slab_columns >= c.cols && small.slab_rows >= c.rows;
             cut += small.slab_columns < c.cols || small.slab_rows < c.rows;
@@ -282,7 +293,8 @@ static void offsets(void)
         CHECK(at + parts[i].bytes <= plan.bytes, "%s ends behind the workspace", parts[i].name);
         for (int k = 0; k < i; k++) {
             size_t other = (size_t)((const char *)parts[k].at - (const char *)0);
-            CHECK(at + parts[i].bytes <= other || other + parts[k].bytes <= at, "%s lies in %s", parts[i].name, parts[k].name);
+            CHECK(at + parts[i].bytes <= other || other + parts[k].bytes <= at, "%s lies in %s", parts[i].name,
+                  parts[k].name);
         }
     }
     test_device_release(&f);
@@ -301,7 +313,8 @@ static void splits(void)
     } table[] = {{64, SKL_BF16, 0}, {272, SKL_BF16, 1}, {16, SKL_F32, 0}};
     for (int k = 0; k < COUNT(table); k++)
         for (int d = 0; d < 3; d++) {
-            struct test_case c = table[k].linear ? test_linear_case(20, 2100, table[k].dim) : test_attention_case(20, 2100, table[k].dim);
+            struct test_case c = table[k].linear ? test_linear_case(20, 2100, table[k].dim)
+                                                 : test_attention_case(20, 2100, table[k].dim);
             struct test_fixture f;
             double value[2];
             size_t bytes[2];
@@ -323,6 +336,23 @@ static void splits(void)
             family_end(&f);
         }
     test_device.processors = 4;
+}
+
+/* Which tiles of rows see a tile of columns: four tiles of rows on a diagonal, of which no two see the same. */
+static void diagonal(void)
+{
+    static const int64_t dims[] = {64, 128, 256};
+    for (int k = 0; k < COUNT(dims); k++) {
+        struct test_case c = tensor_core_case(200, 200, dims[k]);
+        struct test_fixture f;
+        c.causal = 1, c.left = k == 1 ? 50 : -1;
+        family_begin(&f, &c, 0, 2);
+        test_device_reset();
+        test_context("diagonal, dim %d", (int)dims[k]);
+        test_run(&f, WAY_TOGETHER);
+        test_device_clean("value_and_grad");
+        family_end(&f);
+    }
 }
 
 /* Slabs cut in rows and in columns: as many products as slabs, and the same gradients. */
@@ -376,7 +406,8 @@ static void own_workspace(void)
             struct test_case c = k % 2 ? test_linear_case(70, 150, 24) : test_attention_case(70, 150, 20);
             struct test_fixture f;
             size_t bytes = 0;
-            c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F32, c.divergence = k % 3, c.own = k / 3, c.place = TEST_AT_START;
+            c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F32, c.divergence = k % 3, c.own = k / 3,
+            c.place = TEST_AT_START;
             c.bias[S] = k % 2;
             family_begin(&f, &c, 0, 2);
             test_context("own workspace, case %d, call %d", k, (int)call);
@@ -419,7 +450,8 @@ static void failures(void)
     for (int k = 0; k < 4; k++) {
         struct test_case c = k % 2 ? test_linear_case(20, 30, 24) : test_attention_case(20, 30, 24);
         struct test_fixture f;
-        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1, c.place = TEST_AT_START;
+        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1,
+        c.place = TEST_AT_START;
         c.bias[S] = k % 2;
         family_begin(&f, &c, 0, 2);
         test_device_reset();
@@ -433,7 +465,8 @@ static void failures(void)
             test_device.fail = all.kernels[i];
             test_context("failing launches, case %d: %s", k, all.kernels[i]);
             CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_DEVICE_FAILED);
-            CHECK(strstr(skl_last_error(), all.kernels[i]), "\"%s\" does not name %s", skl_last_error(), all.kernels[i]);
+            CHECK(strstr(skl_last_error(), all.kernels[i]), "\"%s\" does not name %s", skl_last_error(),
+                  all.kernels[i]);
             CHECK(emu_allocations() == before, "%d allocations are left", emu_allocations() - before);
         }
         test_device.fail = NULL;
@@ -450,16 +483,20 @@ static void none(void)
         int no_columns = k % 2, linear = k / 2 % 2, divergence = k / 4;
         struct test_case c = linear ? test_linear_case(70, 30, 24) : test_attention_case(70, 30, 24);
         struct test_fixture f;
-        c.dtype[S] = c.dtype[T] = divergence == SKL_JSD ? SKL_F32 : SKL_BF16, c.divergence = divergence, c.place = TEST_AT_START;
+        c.dtype[S] = c.dtype[T] = divergence == SKL_JSD ? SKL_F32 : SKL_BF16, c.divergence = divergence,
+        c.place = TEST_AT_START;
         c.bias[S] = linear;
         test_build(&f, &c);
         test_device_adopt(&f);
-        test_context("%s, %s, divergence %d", no_columns ? "no columns" : "no rows", linear ? "linear" : "attention", divergence);
+        test_context("%s, %s, divergence %d", no_columns ? "no columns" : "no rows", linear ? "linear" : "attention",
+                     divergence);
         struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
-        struct skl_tensor *rows[] = {&f.p.s.a, &f.p.t.a, &out.s.a, &out.t.a, &out.loss, &out.lse_s, &out.lse_t, &out.kl_s, &out.kl_t};
+        struct skl_tensor *rows[] = {&f.p.s.a,   &f.p.t.a,   &out.s.a,  &out.t.a, &out.loss,
+                                     &out.lse_s, &out.lse_t, &out.kl_s, &out.kl_t};
         struct skl_tensor *columns[] = {&f.p.s.b, &f.p.t.b, &out.s.b, &out.t.b, &f.p.s.bias, &out.s.bias};
         for (int i = 0; !no_columns && i < COUNT(rows); i++) rows[i]->shape[linear ? 0 : 2] = 0;
-        for (int i = 0; no_columns && i < COUNT(columns); i++) columns[i]->shape[columns[i]->ndim == 1 ? 0 : linear ? 0 : 2] = 0;
+        for (int i = 0; no_columns && i < COUNT(columns); i++)
+            columns[i]->shape[columns[i]->ndim == 1 ? 0 : linear ? 0 : 2] = 0;
         test_device_reset();
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         test_device_clean("nothing");
@@ -478,7 +515,8 @@ static void none(void)
 /* ------------------------------------------------------------------------------------------------- partial --- */
 
 /* The states of two slices of columns, merged on the host: left in the first. */
-static void sweep_slices(const struct skl_problem *slice, int64_t rows, const struct skl_outputs *saved, struct skl_state **state)
+static void sweep_slices(const struct skl_problem *slice, int64_t rows, const struct skl_outputs *saved,
+                         struct skl_state **state)
 {
     for (int k = 0; k < 2; k++) CHECK_STATUS(skl_partial(&slice[k], saved, state[k]), SKL_OK);
     CHECK_STATUS(skl_merge(rows, state[0], state[1]), SKL_OK);
@@ -489,7 +527,8 @@ static void partial(void)
 {
     for (int k = 0; k < 9; k++) {
         int32_t type = k / 3 == 0 ? SKL_F32 : SKL_BF16;
-        struct test_case c = k / 3 == 1 ? test_attention_case(70, 150, 64) : test_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
+        struct test_case c = k / 3 == 1 ? test_attention_case(70, 150, 64)
+                                        : test_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
         struct test_fixture f;
         struct skl_problem slice[2];
         struct skl_state *state[2];
@@ -555,7 +594,8 @@ static void written(void)
                 missing += emu_unwritten((char *)t->t.data + (size_t)test_offset(&t->t, j) * size, size);
             CHECK(missing == 0, "%zu bytes of %s were not written", missing, test_output_name[i]);
             size_t gaps = t->memory.size - (size_t)test_count(&t->t) * size;
-            CHECK(emu_unwritten(t->memory.data, t->memory.size) == gaps, "gaps of %s were written", test_output_name[i]);
+            CHECK(emu_unwritten(t->memory.data, t->memory.size) == gaps, "gaps of %s were written",
+                  test_output_name[i]);
         }
         CHECK(emu_unwritten(&f.value, sizeof f.value) == 0, "the value was not written");
         test_compare(&f, &out, "value_and_grad");
@@ -573,6 +613,7 @@ int main(void)
     limits();
     offsets();
     splits();
+    diagonal();
     slabs();
     own_workspace();
     failures();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the emulator cannot know: how a tensor core rounds its sums, and in which direction an approximate function errs.
- * The results stay within bounds under the worst that is allowed: every addition within mma rounded towards zero, and
- * every .approx function off by as much as the PTX manual lets it be, in a direction given by its operand's bits.
+ * What the emulator cannot know: how a tensor core rounds its sums, and in which direction an approximate function
+ * errs. The results stay within bounds under the worst that is allowed: every addition within mma rounded towards
+ * zero, and every .approx function off by as much as the PTX manual lets it be, in a direction given by its operand's
+ * bits.
  */
 #include "families.h"
 
@@ -10,17 +11,23 @@ static const struct mode {
     const char *name;
     int truncate, perturb;
     uint64_t seed;
-} modes[] = {{"to nearest", 0, 0, 0}, {"truncated", 1, 0, 0}, {"perturbed 1", 0, 1, 1}, {"perturbed 2", 0, 1, 2}, {"both", 1, 1, 3}};
+} modes[] = {{"to nearest", 0, 0, 0},
+             {"truncated", 1, 0, 0},
+             {"perturbed 1", 0, 1, 1},
+             {"perturbed 2", 0, 1, 2},
+             {"both", 1, 1, 3}};
 
 /* How much wider the bounds of rows and logits are than the CPU's, of which they are 1 + this many.
- *   0          to nearest, and perturbed: 2 ulp of each exponential are of either sign and much of them cancels in l and acc
- *   D / 64     truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on average and
- *              2/3 of x on the way, always towards zero: x (1 - D 2^-24 2/3), where the CPU's errors cancel to sqrt(D) 2^-25.
- *              A loss and an LSE are means of such x, off by D 2^-24 2/3 of themselves and of the difference between the
- *              means under p and q, two or three times as large: 5e-6 of that at D = 128, where a bound has 2e-6.
- *              A tensor core truncates a sum of 4 to 16 products once, with some bits more: this is harsher.
- * Gradients: their own sums over n <= 150 rows or columns lose n 2^-24 of themselves in the same way, a fiftieth of the
- * rounding of dx to 16 bits, which their bounds have in them. */
+ *   0          to nearest, and perturbed: 2 ulp of each exponential are of either sign and much of them
+ *              cancels in l and acc
+ *   D / 64     truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on
+ *              average and 2/3 of x on the way, always towards zero: x (1 - D 2^-24 2/3), where the CPU's errors
+ *              cancel to sqrt(D) 2^-25. A loss and an LSE are means of such x, off by D 2^-24 2/3 of themselves and of
+ *              the difference between the means under p and q, two or three times as large: 5e-6 of that at D = 128,
+ *              where a bound has 2e-6. A tensor core truncates a sum of 4 to 16 products once, with some bits more:
+ *              this is harsher.
+ * Gradients: their own sums over n <= 150 rows or columns lose n 2^-24 of themselves in the same way, 9e-6, where the
+ * rounding of dx to 16 bits, which their bounds have in them, is 5e-4 and more. */
 static double row_factor(const struct mode *m, int64_t dim)
 {
     return m->truncate ? (double)dim / 64 : 0;
@@ -47,13 +54,16 @@ static void run_modes(const struct family *family, struct test_case c)
         family_begin(&f, &c, family->any_order, row_factor(&modes[k], c.dim[S]));
         test_context("%s, divergence %d, %s", family->gradient, c.divergence, modes[k].name);
         test_device_reset();
-        test_device.options = (struct emu_options){.truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
+        test_device.options = (struct emu_options){
+            .truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
         struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         test_device_clean(modes[k].name);
         printf("%-14s %-8s %-12s rows use %5.2f, gradients %5.2f of their bound\n", family->gradient,
-               c.divergence == SKL_JSD ? "jsd" : c.divergence == SKL_REVERSE_KL ? "reverse" : "forward", modes[k].name,
-               used(&f, LOSS, KL_T), used(&f, A_S, BIAS_T));
+               c.divergence == SKL_JSD          ? "jsd"
+               : c.divergence == SKL_REVERSE_KL ? "reverse"
+                                                : "forward",
+               modes[k].name, used(&f, LOSS, KL_T), used(&f, A_S, BIAS_T));
         test_compare(&f, &out, modes[k].name);
         family_end(&f);
     }
@@ -70,7 +80,8 @@ static void modes_matter(const struct family *family)
     family_begin(&f, &c, 0, 2);
     test_context("modes of %s", family->sweep);
     for (int k = 0; k < 3; k++) {
-        test_device.options = (struct emu_options){.truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
+        test_device.options = (struct emu_options){
+            .truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
         struct skl_outputs out = test_outputs(&f, 1, 0);
         CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
         value[k] = f.value;
@@ -82,10 +93,39 @@ static void modes_matter(const struct family *family)
     family_end(&f);
 }
 
+/* Logits that rise by more than 2^32 within a row: m is raised while there is something in the sums, which are then
+ * rescaled. The bounds are those of test_kernels: f32 sums, approximate exponentials. No f16: its dx ends at 2^-24. */
+static void rising(void)
+{
+    static const struct {
+        int use;
+        int32_t type;
+        int64_t dim;
+    } table[] = {{SKL_ATTENTION, SKL_BF16, 24},
+                 {SKL_ATTENTION, SKL_BF16, 128},
+                 {SKL_LINEAR, SKL_BF16, 264},
+                 {SKL_ATTENTION, SKL_F32, 24}};
+    for (int k = 0; k < COUNT(table) * 3; k++) {
+        int64_t dim = table[k / 3].dim;
+        struct test_case c = table[k / 3].use == SKL_LINEAR ? test_linear_case(20, 200, dim)
+                                                            : test_attention_case(20, 200, dim);
+        struct test_fixture f;
+        c.dtype[S] = c.dtype[T] = table[k / 3].type, c.place = TEST_AT_START;
+        c.divergence = k % 3, c.spread = 15;
+        family_begin(&f, &c, 0, 2);
+        test_device_reset();
+        test_context("rising logits, case %d, divergence %d", k / 3, c.divergence);
+        test_run(&f, WAY_TOGETHER);
+        test_device_clean("rising logits");
+        family_end(&f);
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("test_rounding");
     test_device_begin();
+    rising();
     for (int k = 0; k < COUNT(families); k++) {
         const struct family *family = &families[k];
         if ((family->extra && !test_long()) || (argc > 1 && !strstr(family->gradient, argv[1])))
@@ -93,7 +133,8 @@ int main(int argc, char **argv)
         struct test_case c = family_case(family, 70, 150);
         double start = test_cpu_seconds();
         modes_matter(family);
-        for (c.divergence = SKL_FORWARD_KL; c.divergence <= SKL_JSD; c.divergence += test_long() ? 1 : 2) run_modes(family, c);
+        for (c.divergence = SKL_FORWARD_KL; c.divergence <= SKL_JSD; c.divergence += test_long() ? 1 : 2)
+            run_modes(family, c);
         printf("%-14s %.1f s\n", family->gradient, test_cpu_seconds() - start);
     }
     return test_end();

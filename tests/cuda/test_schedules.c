@@ -10,7 +10,8 @@ static const struct schedule {
     const char *name;
     enum emu_order order;
     uint64_t seed;
-} orders[] = {{"forward", EMU_FORWARD, 1}, {"reverse", EMU_REVERSE, 1}, {"random", EMU_RANDOM, 1}, {"random", EMU_RANDOM, 2}};
+} orders[] = {
+    {"forward", EMU_FORWARD, 1}, {"reverse", EMU_REVERSE, 1}, {"random", EMU_RANDOM, 1}, {"random", EMU_RANDOM, 2}};
 static const char *const copies_name[] = {"late", "early", "sometimes"};
 
 /* Everything a call wrote, gaps and all. */
@@ -53,7 +54,8 @@ static void run_schedules(const struct family *family, const struct test_case *c
     test_describe(c, text, sizeof text);
     family_begin(&f, c, family->any_order, 2);
     for (int k = 0; k < COUNT(orders) * 3; k += step) {
-        test_device.options = (struct emu_options){.order = orders[k / 3].order, .copies = k % 3, .seed = orders[k / 3].seed};
+        test_device.options = (struct emu_options){
+            .order = orders[k / 3].order, .copies = k % 3, .seed = orders[k / 3].seed};
         test_context("%s %d, copies %s, %s: %s", orders[k / 3].name, (int)orders[k / 3].seed, copies_name[k % 3],
                      family->gradient, text);
         test_device_reset();
@@ -103,13 +105,14 @@ static void whole(const struct family *family)
     struct test_case c = family_case(family, 70, 150);
     for (int jsd = 0; jsd < 2; jsd++) {
         c.divergence = jsd ? SKL_JSD : SKL_FORWARD_KL;
-        run_schedules(family, &c, GRAD_ALL, family->type == SKL_F32 ? 3 : 1); /* plain kernels copy nothing in the background */
+        run_schedules(family, &c, GRAD_ALL,
+                      family->type == SKL_F32 ? 3 : 1); /* plain kernels copy nothing in the background */
         check_ran(family, jsd);
     }
 }
 
-/* Five splits of the columns: three that no row sees, one seen from its middle on, and one of 10 columns. Blocks are all
- * that is new, so each order and each kind of copies once. */
+/* Five splits of the columns: three that no row sees, one seen from its middle on, and one of 10 columns. Blocks are
+ * all that is new, so each order and each kind of copies once. */
 static void split(const struct family *family)
 {
     struct test_case c = family_case(family, 70, 2570);
