@@ -60,7 +60,8 @@ struct test_fixture {
     uint64_t checksum;                            /* of the inputs, which no call may change */
     /* What a device adds to the bounds; 0 on the CPU. */
     double dx_rounding; /* of each dx before the gradient products, relative: 2^-8 in bf16 */
-    double row_factor;  /* of the rows' and logits' bounds, beyond 1: f32 sums over all columns, approximate exponentials */
+    double
+        row_factor; /* of the rows' and logits' bounds, beyond 1: f32 sums over all columns, approximate exponentials */
 };
 
 /* Builds inputs and outputs; expects (the reference and its bounds) apart, so that tests can change inputs between. */

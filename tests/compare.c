@@ -45,7 +45,7 @@ static void sensitivity(const struct skl_problem *p, double g, double logp, doub
 static double slope(const struct test_fixture *f, int side)
 {
     const struct test_case *c = &f->c;
-    double scale = c->scale[side] != 0 ? fabs(c->scale[side])
+    double scale = c->scale[side] != 0       ? fabs(c->scale[side])
                    : c->use == SKL_ATTENTION ? 1 / sqrt((double)c->dim[side])
                                              : 1;
     return scale / c->temperature;
@@ -125,8 +125,7 @@ static void bound_gradients(struct test_fixture *f)
         int64_t row = t->shape[t->ndim - 1];
         for (int64_t i = 0; i < test_count(t); i += row) {
             double bound = GRAD_RELATIVE * largest(f->want[k] + i, row) + largest(f->bound[k] + i, row);
-            for (int64_t j = 0; j < row; j++)
-                f->bound[k][i + j] = bound;
+            for (int64_t j = 0; j < row; j++) f->bound[k][i + j] = bound;
         }
     }
 }
@@ -263,8 +262,7 @@ int test_all_ways(const struct test_case *c)
             continue;
         f.p.isa = isas[k];
         test_context("%s: %s", skl_isa_name(isas[k]), text);
-        for (int way = 0; way < WAYS; way++)
-            wrong += test_run(&f, way);
+        for (int way = 0; way < WAYS; way++) wrong += test_run(&f, way);
     }
     test_destroy(&f);
     test_context("%s", "");

@@ -35,8 +35,7 @@ static double fma_peak(int isa, int threads)
         double best;
     } seen[16];
     int k = 0;
-    while (k < 15 && seen[k].best > 0 && (seen[k].isa != isa || seen[k].threads != threads))
-        k++;
+    while (k < 15 && seen[k].best > 0 && (seen[k].isa != isa || seen[k].threads != threads)) k++;
     seen[k].isa = isa, seen[k].threads = threads;
     seen[k].best = fmax(seen[k].best, skl_fma_peak((enum skl_isa)isa, threads, 0.1));
     return seen[k].best;
@@ -142,8 +141,7 @@ static double operand_bytes(const struct job *job)
     double bytes = 0;
     for (int k = 0; k < 4; k++) {
         double n = (double)dtype_size(all[k]->dtype);
-        for (int d = 0; d < all[k]->ndim; d++)
-            n *= (double)all[k]->shape[d];
+        for (int d = 0; d < all[k]->ndim; d++) n *= (double)all[k]->shape[d];
         bytes += n;
     }
     return bytes;

@@ -15,8 +15,8 @@ struct bench {
 struct bench_result {
     int threads, isa; /* as used: never 0, but on a device no threads */
     double seconds_min, seconds_median;
-    double gflops, peak_gflops;        /* counted products over seconds_min; FMA peak measured around this work */
-    double bytes, bandwidth;           /* of the operands, each once; and bytes/s that this machine reads */
+    double gflops, peak_gflops; /* counted products over seconds_min; FMA peak measured around this work */
+    double bytes, bandwidth;    /* of the operands, each once; and bytes/s that this machine reads */
     /* peak_gflops and bandwidth are 0 on a device: not measured */
     double extra_bytes, max_rel_error; /* measured memory; worst error of the sampled rows */
 };

@@ -33,8 +33,7 @@ static void add(struct work work, enum pass pass)
 static void add_attention(void)
 {
     for (int64_t dim = 128; dim >= 64; dim /= 2)
-        for (int pass = PASS_VALUE; pass <= PASS_BACKWARD; pass++)
-            add(attention(4, 4096, 4096, dim), (enum pass)pass);
+        for (int pass = PASS_VALUE; pass <= PASS_BACKWARD; pass++) add(attention(4, 4096, 4096, dim), (enum pass)pass);
     struct work w = attention(4, 4096, 4096, 128);
     for (w.dtype_s = w.dtype_t = SKL_BF16; w.dtype_s <= SKL_F16; w.dtype_t = ++w.dtype_s) {
         add(w, PASS_VALUE);

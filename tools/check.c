@@ -117,8 +117,7 @@ static void check_one(struct checker *checker, const struct work *work, int only
         int wanted = work->device == SKL_CUDA ? place == ON_CUDA
                                               : place < ISAS && skl_isa_available((enum skl_isa)place) &&
                                                     (only_isa == SKL_ISA_BEST || only_isa == place);
-        for (int way = 0; wanted && way < WAYS; way++)
-            check_way(checker, &job, &expected, place, (enum way)way);
+        for (int way = 0; wanted && way < WAYS; way++) check_way(checker, &job, &expected, place, (enum way)way);
     }
     expected_free(&expected);
     job_free(&job);
@@ -135,8 +134,8 @@ static void print_table(const struct checker *checker, struct bounds bounds)
                 const struct group *g = &checker->groups[place][d][way];
                 if (g->cases == 0)
                     continue;
-                printf("%-9s %-8s %-11s %5d  %10.1e %10.1e", place_name(place), divergence_names[d],
-                       way_names[way], g->cases, g->worst.loss, g->worst.lse);
+                printf("%-9s %-8s %-11s %5d  %10.1e %10.1e", place_name(place), divergence_names[d], way_names[way],
+                       g->cases, g->worst.loss, g->worst.lse);
                 if (way == WAY_VALUE || way == WAY_SLICES)
                     printf(" %10s %10s", "-", "-");
                 else

@@ -89,8 +89,7 @@ static double row_errors(const struct skl_tensor *got, const double *want, int64
 static int64_t elements(const struct skl_tensor *t)
 {
     int64_t n = 1;
-    for (int k = 0; k < t->ndim; k++)
-        n *= t->shape[k];
+    for (int k = 0; k < t->ndim; k++) n *= t->shape[k];
     return n;
 }
 
@@ -112,8 +111,7 @@ static void expected_side(const struct skl_side *side, const struct skl_grads *w
 static double largest_entry(const struct skl_tensor *t)
 {
     double largest = 0;
-    for (int64_t k = 0; k < elements(t); k++)
-        largest = fmax(largest, fabs(read_element(t->dtype, t->data, k)));
+    for (int64_t k = 0; k < elements(t); k++) largest = fmax(largest, fabs(read_element(t->dtype, t->data, k)));
     return largest;
 }
 
@@ -170,8 +168,7 @@ static void add_noise(const struct job *job, struct expected *e, int side, int64
 
 static void take_roots(double *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        x[i] = sqrt(x[i]);
+    for (int64_t i = 0; i < n; i++) x[i] = sqrt(x[i]);
 }
 
 static void make_noise(const struct job *job, struct expected *e)
@@ -221,8 +218,7 @@ void expected_free(struct expected *expected)
     struct skl_reference *e = &expected->reference;
     double *all[] = {e->loss, e->lse_s,  e->lse_t, e->kl_s, e->kl_t,  e->s.a,
                      e->s.b,  e->s.bias, e->t.a,   e->t.b,  e->t.bias};
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        free(all[k]);
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) free(all[k]);
     for (int side = 0; side < 2; side++) {
         free(expected->noise_a[side]);
         free(expected->noise_b[side]);
@@ -242,8 +238,8 @@ static void add_side(struct errors *e, const struct skl_grads *got, const struct
         e->b = fmax(e->b, grad_error(&got->b, 0, rows, width, want->b, expected->noise_b[side], bound));
     }
     if (want->bias)
-        e->b = fmax(e->b, grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias, &expected->noise_bias[side],
-                                     bound));
+        e->b = fmax(e->b,
+                    grad_error(&got->bias, 0, 1, elements(&got->bias), want->bias, &expected->noise_bias[side], bound));
 }
 
 struct errors verify_all(const struct job *job, const struct expected *expected, int gradients)
@@ -252,8 +248,7 @@ struct errors verify_all(const struct job *job, const struct expected *expected,
     int64_t rows = skl_reference_rows(&job->problem);
     struct errors e = {0};
     double weights = 0;
-    for (int64_t row = 0; row < rows; row++)
-        weights += skl_reference_upstream(&job->problem, row);
+    for (int64_t row = 0; row < rows; row++) weights += skl_reference_upstream(&job->problem, row);
     e.loss = fmax(value_error(job->reduced, want->value, weights), row_errors(&job->value.loss, want->loss, rows));
     e.loss = fmax(e.loss, row_errors(&job->value.kl_s, want->kl_s, rows));
     e.loss = fmax(e.loss, row_errors(&job->value.kl_t, want->kl_t, rows));

@@ -62,7 +62,7 @@ struct skl_gpu_factors {
 /* forward_*, stream_*_kl and _jsd, plain_kl and _jsd: gridDim.y = splits of the columns. */
 struct skl_gpu_forward {
     struct skl_gpu_problem problem;
-    float *state;          /* [splits][SKL_STATES][rows]; JSD's second sweep: KL(P||m), KL(Q||m) in l_P and l_Q */
+    float *state; /* [splits][SKL_STATES][rows]; JSD's second sweep: KL(P||m), KL(Q||m) in l_P and l_Q */
     const struct skl_gpu_factors *factors; /* JSD's second sweep: [rows] */
     int32_t split_columns; /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
     int32_t reserved;
@@ -78,8 +78,8 @@ enum skl_gpu_dz {
 /* Scalars that the device computes on the way, so that the host need not wait for them. */
 struct skl_gpu_scalars {
     double weight_sum;
-    float largest; /* |weight| */
-    float unit;    /* upstream gradient of a row = r unit */
+    float largest;  /* |weight| */
+    float unit;     /* upstream gradient of a row = r unit */
     float alpha[2]; /* unit chain / spread of each side: what turns sums of 16-bit dx into gradients */
     float zero, one;
 };
@@ -100,8 +100,8 @@ struct skl_gpu_grad {
 /* stream_*_dz and plain_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the slab's dtype. */
 struct skl_gpu_slab {
     struct skl_gpu_grad grad;
-    int32_t head;                /* of all batches */
-    int32_t first_row, rows;     /* a multiple of every kernel's tile */
+    int32_t head;            /* of all batches */
+    int32_t first_row, rows; /* a multiple of every kernel's tile */
     int32_t first_column, columns;
     int32_t dtype;
     int64_t ld;
@@ -131,7 +131,7 @@ enum skl_gpu_sweep { SKL_SWEEP_KL, SKL_SWEEP_LSE, SKL_SWEEP_JSD };
 
 /* finish_rows: the states of all splits into a row's results, or into a caller's partial state. */
 struct skl_gpu_finish_rows {
-    const float *state; /* [splits][SKL_STATES][rows] */
+    const float *state;                 /* [splits][SKL_STATES][rows] */
     const struct skl_state *partial_in; /* instead of 'state': complete partial states */
     const struct skl_gpu_range *range;
     struct skl_gpu_vector weight; /* of complete states: a row of weight 0 has no loss */
@@ -141,8 +141,8 @@ struct skl_gpu_finish_rows {
     int32_t student; /* which side is the student, for partial states */
     int32_t reserved;
     float beta[2];
-    double *loss_out;            /* [rows]; NULL: not wanted */
-    struct skl_state *partial;   /* [rows]; NULL: results are wanted */
+    double *loss_out;          /* [rows]; NULL: not wanted */
+    struct skl_state *partial; /* [rows]; NULL: results are wanted */
     struct skl_gpu_vector loss, lse[2], kl[2];
 };
 

@@ -20,8 +20,8 @@ static enum skl_status rows(const struct skl_gpu_run *run, struct skl_gpu_grad a
     int dim = run->plan.dim;
     args.problem = skl_gpu_problem_of(run, SKL_GRAD_OWN(dim));
     name_of(run, &args, "rows", name);
-    return skl_gpu_start(run, name, run->plan.heads * args.problem.tiles, 1, SKL_GRAD_THREADS, SKL_GRAD_SHARED(dim, 1), &args,
-                         sizeof args);
+    return skl_gpu_start(run, name, run->plan.heads * args.problem.tiles, 1, SKL_GRAD_THREADS, SKL_GRAD_SHARED(dim, 1),
+                         &args, sizeof args);
 }
 
 /* Blocks of a kernel that owns 'own' columns each. */
@@ -46,7 +46,8 @@ static enum skl_status fused(const struct skl_gpu_run *run, struct skl_gpu_grad 
     struct skl_operand sums = s->grad_a;
     char name[48];
     if (s->grad_a.dtype != SKL_F32)
-        sums = (struct skl_operand){(char *)run->memory.sum_a, SKL_F32, {w->heads * w->n * s->dim, w->n * s->dim, s->dim}};
+        sums = (struct skl_operand){
+            (char *)run->memory.sum_a, SKL_F32, {w->heads * w->n * s->dim, w->n * s->dim, s->dim}};
     SKL_TRY(skl_gpu_convert_matrix(run, &sums, NULL, w->batch, w->heads, 0, w->n, s->dim));
     args.grad_a = skl_gpu_matrix_of(&sums);
     name_of(run, &args, "fused", name);

@@ -59,7 +59,7 @@ SKL_DEVICE float dz_of(const row_terms &t, const skl_gpu_side (&side)[2], int of
 /* r dz dz/dx spread: what the gradient products are made of. x' = x after bias and softcap. */
 SKL_DEVICE float dx_of(const skl_gpu_grad &g, const skl_gpu_factors &f, const row_terms &t, float x_p, float x_q)
 {
-    const skl_gpu_side (&side)[2] = g.problem.side;
+    const skl_gpu_side(&side)[2] = g.problem.side;
     float dz = g.dz == SKL_DZ_Q   ? dz_of<SKL_DZ_Q>(t, side, g.x, f.c, x_p, x_q)
                : g.dz == SKL_DZ_P ? dz_of<SKL_DZ_P>(t, side, g.x, f.c, x_p, x_q)
                                   : dz_of<SKL_DZ_JSD>(t, side, g.x, f.c, x_p, x_q);

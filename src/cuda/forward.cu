@@ -19,7 +19,8 @@
 #include "push.cuh"
 #include "shapes.h"
 
-namespace {
+namespace
+{
 
 template <int DIM> struct shape {
     static constexpr int THREADS = SKL_FORWARD_THREADS, WARPS = THREADS / 32;
@@ -52,8 +53,8 @@ template <int TYPE, int DIM> struct forward {
     {
 #pragma unroll
         for (int side = 0; side < 2; side++)
-            load_tile<S::ROWS, DIM, S::THREADS>(shared + side * S::A, rows_of_a(p.side[side], at), p.side[side].a.stride[2],
-                                                at.valid, p.side[side].dim);
+            load_tile<S::ROWS, DIM, S::THREADS>(shared + side * S::A, rows_of_a(p.side[side], at),
+                                                p.side[side].a.stride[2], at.valid, p.side[side].dim);
         commit_copies();
         wait_copies<0>();
         __syncthreads();
@@ -63,7 +64,8 @@ template <int TYPE, int DIM> struct forward {
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int k = 0; k < STEPS; k++)
-                    load_matrices(a[side][m][k], shared + side * S::A + (warp * MT + m) * 16 * DIM * 2 + left_at<DIM>(lane, k));
+                    load_matrices(a[side][m][k],
+                                  shared + side * S::A + (warp * MT + m) * 16 * DIM * 2 + left_at<DIM>(lane, k));
         __syncthreads();
     }
 
@@ -93,7 +95,8 @@ template <int TYPE, int DIM> struct forward {
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             const skl_gpu_side &s = p.side[side];
-            COPIES::template copy<WHOLE>(stage + b_to + side * S::B, b_from[side], s.b.stride[2], p.columns - first, s.dim);
+            COPIES::template copy<WHOLE>(stage + b_to + side * S::B, b_from[side], s.b.stride[2], p.columns - first,
+                                         s.dim);
             b_from[side] += S::COLUMNS * s.b.stride[2];
         }
     }
@@ -120,9 +123,18 @@ template <int TYPE, int DIM> struct forward {
         }
     }
 
-    __device__ __forceinline__ place place_again() const { return place_of<S::ROWS>(p, block_again()); }
-    __device__ __forceinline__ int slot() const { return blockIdx.y; }
-    __device__ __forceinline__ int row_in_tile(int m, int half) const { return (warp * MT + m) * 16 + half * 8 + (lane >> 2); }
+    __device__ __forceinline__ place place_again() const
+    {
+        return place_of<S::ROWS>(p, block_again());
+    }
+    __device__ __forceinline__ int slot() const
+    {
+        return blockIdx.y;
+    }
+    __device__ __forceinline__ int row_in_tile(int m, int half) const
+    {
+        return (warp * MT + m) * 16 + half * 8 + (lane >> 2);
+    }
 
     template <class PUSH>
     __device__ __forceinline__ void push_tile(uint32_t tile, const span &seen, int first, PUSH &push)
@@ -190,15 +202,15 @@ template <int TYPE, int DIM, class PUSH> __device__ __forceinline__ void run(con
     push.write(f, args);
 }
 
-} // namespace
+}  // namespace
 
 /* Blocks a multiprocessor: what registers and shared memory allow. JSD's second sweep needs more registers. */
 #define KERNEL(type, dim, what, blocks) KERNEL_(type, dim, what, blocks)
-#define KERNEL_(type, dim, what, blocks)                                                                    \
-    extern "C" __global__ void __launch_bounds__(SKL_FORWARD_THREADS, blocks)                               \
-        skl_forward_##type##_##dim##_##what(const __grid_constant__ skl_gpu_forward args)                   \
-    {                                                                                                       \
-        run<type, dim, push_##what<shape<dim>::MT, shape<dim>::NT>>(args);                                                  \
+#define KERNEL_(type, dim, what, blocks)                                                  \
+    extern "C" __global__ void __launch_bounds__(SKL_FORWARD_THREADS, blocks)             \
+        skl_forward_##type##_##dim##_##what(const __grid_constant__ skl_gpu_forward args) \
+    {                                                                                     \
+        run<type, dim, push_##what<shape<dim>::MT, shape<dim>::NT>>(args);                \
     }
 
 KERNEL(SKL_TYPE, SKL_DIM, kl, (SKL_DIM == 64 ? 4 : 2))

@@ -16,9 +16,8 @@
 #include "grad.cuh"
 
 template <int DIM> struct fused_shape {
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
-    static constexpr int MT = DIM <= 64 ? 2 : 1, OWN = WARPS * MT * 16;
-    static constexpr int STREAM = DIM <= 64 ? 64 : 32;
+    static constexpr int THREADS = SKL_FUSED_THREADS, WARPS = THREADS / 32;
+    static constexpr int OWN = SKL_FUSED_OWN(DIM), MT = OWN / WARPS / 16, STREAM = SKL_FUSED_STREAM(DIM);
     static constexpr int KEPT = 2, BLOCKS = 2;
     static constexpr int B_X = 2 * OWN * DIM, DX = 2 * OWN * STREAM, BESIDE = B_X + DX; /* bytes */
     static constexpr int QT = STREAM / 32, STEPS = DIM / 32; /* a warp's part of dA in tiles of 16 */
@@ -35,8 +34,8 @@ template <int DIM> struct fused_shape {
     template <class G> static __device__ __forceinline__ void start(G &g, const property &at)
     {
         const skl_gpu_matrix &b = g.args.x ? g.p.side[1].b : g.p.side[0].b;
-        load_tile<OWN, DIM, THREADS>(g.shared + G::M::BESIDE, vector_of(b, at.b, at.h, at.own), b.stride[2], at.end - at.own,
-                                     g.args.x ? g.p.side[1].dim : g.p.side[0].dim);
+        load_tile<OWN, DIM, THREADS>(g.shared + G::M::BESIDE, vector_of(b, at.b, at.h, at.own), b.stride[2],
+                                     at.end - at.own, g.args.x ? g.p.side[1].dim : g.p.side[0].dim);
     }
 
     /* dx of the streamed vectors j .. j+15. */
@@ -45,7 +44,8 @@ template <int DIM> struct fused_shape {
 #pragma unroll
         for (int i = 0; i < 4 * MT; i++) {
             const int m = i / 4, block = i / 2 % 2, half = i % 2;
-            const uint32_t to = g.shared + G::M::BESIDE + B_X + dx_at(g.own_in_tile(threadIdx.x, m, half), j / 8 + block) + 4 * (g.lane & 3);
+            const uint32_t to = g.shared + G::M::BESIDE + B_X +
+                                dx_at(g.own_in_tile(threadIdx.x, m, half), j / 8 + block) + 4 * (g.lane & 3);
             asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(dx[m][2 * block + half]) : "memory");
         }
     }
@@ -64,7 +64,8 @@ template <int DIM> struct fused_shape {
             uint32_t a[QT][4];
 #pragma unroll
             for (int m = 0; m < QT; m++)
-                load_matrices_transposed(a[m], dx + dx_at(k + (lane & 7) + ((lane >> 4) << 3), 2 * (q + m) + ((lane >> 3) & 1)));
+                load_matrices_transposed(
+                    a[m], dx + dx_at(k + (lane & 7) + ((lane >> 4) << 3), 2 * (q + m) + ((lane >> 3) & 1)));
 #pragma unroll
             for (int n = 0; n < STEPS; n++) {
                 uint32_t v[4];
@@ -84,7 +85,8 @@ template <int DIM> struct fused_shape {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = first + (q + m) * 16 + half * 8 + (lane >> 2);
-                float *row = (float *)to.data + b * to.stride[0] + h * to.stride[1] + i * to.stride[2] + d * 16 + 2 * (lane & 3);
+                float *row = (float *)to.data + b * to.stride[0] + h * to.stride[1] + i * to.stride[2] + d * 16 +
+                             2 * (lane & 3);
 #pragma unroll
                 for (int n = 0; n < 2 * STEPS; n++)
                     if (i < g.p.n && d * 16 + 8 * n < dim) {
@@ -95,13 +97,15 @@ template <int DIM> struct fused_shape {
     }
 };
 
+static_assert(shared_of<fused_shape<SKL_DIM>, SKL_DIM, BY_COLUMNS>::BYTES == SKL_FUSED_SHARED(SKL_DIM), "shapes.h");
+
 #define KERNEL(name, type, dim, what, dz, by) KERNEL_(name, type, dim, what, dz, by)
-#define KERNEL_(name, type, dim, what, dz, by)                                                              \
-    extern "C" __global__ void __launch_bounds__(fused_shape<dim>::THREADS, fused_shape<dim>::BLOCKS)        \
-        skl_##name##_##type##_##dim##_##what(const __grid_constant__ skl_gpu_grad args)                     \
-    {                                                                                                       \
-        extern __shared__ __align__(128) unsigned char memory[];                                            \
-        by<type, dim, dz, fused_shape<dim>>(args, memory);                                                  \
+#define KERNEL_(name, type, dim, what, dz, by)                                                        \
+    extern "C" __global__ void __launch_bounds__(fused_shape<dim>::THREADS, fused_shape<dim>::BLOCKS) \
+        skl_##name##_##type##_##dim##_##what(const __grid_constant__ skl_gpu_grad args)               \
+    {                                                                                                 \
+        extern __shared__ __align__(128) unsigned char memory[];                                      \
+        by<type, dim, dz, fused_shape<dim>>(args, memory);                                            \
     }
 
 KERNEL(fused, SKL_TYPE, SKL_DIM, q, SKL_DZ_Q, gradient_by_columns)

@@ -19,6 +19,7 @@
 #define SKL_GRAD_CUH
 
 #include "divergence.cuh"
+#include "shapes.h"
 #include "tile.cuh"
 
 #ifndef PIPE
@@ -45,7 +46,10 @@ struct property {
 template <int BY, int OWN> SKL_DEVICE property property_of(const skl_gpu_grad &args)
 {
     const skl_gpu_problem &p = args.problem;
-    int block, end = BY == BY_ROWS ? p.n : p.columns, share = BY == BY_ROWS ? 1 : args.x ? p.side[1].share : p.side[0].share;
+    int block, end = BY == BY_ROWS ? p.n : p.columns,
+               share = BY == BY_ROWS ? 1
+                       : args.x      ? p.side[1].share
+                                     : p.side[0].share;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block), "+r"(end), "+r"(share));
     const int heads = p.heads / share, tiles = (end + OWN - 1) / OWN;
     property at;
@@ -56,17 +60,23 @@ template <int BY, int OWN> SKL_DEVICE property property_of(const skl_gpu_grad &a
 
 /* Tile shapes, and what else a kernel does with dx: nothing here, see fused.cu. */
 template <int DIM> struct grad_shape {
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
-    static constexpr int MT = DIM <= 64 ? 2 : 1;          /* tiles of 16 stationary vectors a warp */
-    static constexpr int OWN = WARPS * MT * 16;           /* stationary vectors of a block */
-    static constexpr int STREAM = DIM == 128 ? 64 : DIM == 64 ? 32 : 16; /* streamed vectors in a stage */
-    static constexpr int KEPT = DIM <= 128 ? 2 : 1;       /* sides whose stationary fragments stay in registers: P, Q */
-    static constexpr int BLOCKS = DIM <= 128 ? 2 : 1;     /* on one multiprocessor */
-    static constexpr int BESIDE = 0;                      /* bytes of shared memory for the functions below */
+    static constexpr int THREADS = SKL_GRAD_THREADS, WARPS = THREADS / 32;
+    static constexpr int OWN = SKL_GRAD_OWN(DIM);       /* stationary vectors of a block */
+    static constexpr int MT = OWN / WARPS / 16;         /* tiles of 16 of them a warp */
+    static constexpr int STREAM = SKL_GRAD_STREAM(DIM); /* streamed vectors in a stage */
+    static constexpr int KEPT = SKL_GRAD_KEPT(DIM);     /* sides whose stationary fragments stay in registers: P, Q */
+    static constexpr int BLOCKS = DIM <= 128 ? 2 : 1;   /* on one multiprocessor */
+    static constexpr int BESIDE = 0;                  /* bytes of shared memory for the functions below */
 
-    template <class G> static __device__ __forceinline__ void start(G &, const property &) {}
-    template <class G> static __device__ __forceinline__ void take_dx(G &, const uint32_t (&)[MT][4], int) {}
-    template <class G> static __device__ __forceinline__ void end_tile(G &, int) {}
+    template <class G> static __device__ __forceinline__ void start(G &, const property &)
+    {
+    }
+    template <class G> static __device__ __forceinline__ void take_dx(G &, const uint32_t (&)[MT][4], int)
+    {
+    }
+    template <class G> static __device__ __forceinline__ void end_tile(G &, int)
+    {
+    }
 };
 
 /* shared bytes: stationary tiles of the sides not kept in registers, two stages of two streamed tiles; BY_ROWS ranges of
@@ -119,7 +129,8 @@ template <int ROWS, int DIM, int THREADS> struct tile_copy {
     }
 
     /* As load_tile(): 'valid' rows from the head's row 'first' on. Where nothing is read the place may be anywhere. */
-    static __device__ __forceinline__ void copy(uint32_t to, const skl_gpu_matrix &from, uint32_t start, int first, int valid, int dim)
+    static __device__ __forceinline__ void copy(uint32_t to, const skl_gpu_matrix &from, uint32_t start, int first,
+                                                int valid, int dim)
     {
         const int r = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
         const int left = 8 * c < dim ? valid - r : 0;
@@ -127,7 +138,8 @@ template <int ROWS, int DIM, int THREADS> struct tile_copy {
         uint32_t place = start + (uint32_t)first * stride;
 #pragma unroll
         for (int step = 0; step < ROWS; step += STEP) {
-            copy_async(to + (at ^ (step & 7) << 4) + step * DIM * 2, from.data + (uint64_t)place * 16, step < left ? 16 : 0);
+            copy_async(to + (at ^ (step & 7) << 4) + step * DIM * 2, from.data + (uint64_t)place * 16,
+                       step < left ? 16 : 0);
             place += STEP * stride;
         }
     }
@@ -193,10 +205,10 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     float ratio;
     uint32_t a[KEPT ? KEPT : 1][MT][STEPS][4]; /* stationary fragments */
     float out[MT][2 * STEPS][4];
-    uint32_t stage;            /* in use */
-    uint32_t left;             /* where this lane reads: stationary tiles, */
-    uint32_t right, across;    /* in a stage: tiles as right operand and, of side x, transposed. Step k: ^ (k << 5) */
-    uint32_t source[2];        /* this thread's place in streamed vector 0 */
+    uint32_t stage;         /* in use */
+    uint32_t left;          /* where this lane reads: stationary tiles, */
+    uint32_t right, across; /* in a stage: tiles as right operand and, of side x, transposed. Step k: ^ (k << 5) */
+    uint32_t source[2];     /* this thread's place in streamed vector 0 */
 
     __device__ __forceinline__ gradient(const skl_gpu_grad &g, uint32_t memory)
         : args(g), p(g.problem), shared(memory), lane(threadIdx.x & 31), warp(threadIdx.x >> 5)
@@ -234,7 +246,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         const skl_gpu_matrix &from = BY == BY_ROWS ? s.a : s.b;
         const uint16_t *first = vector_of(from, at.b, BY == BY_ROWS ? h : h / s.share, at.own);
         if (side >= KEPT) {
-            load_tile<S::OWN, DIM, S::THREADS>(shared + (side - KEPT) * M::OWN_TILE, first, from.stride[2], at.end - at.own, s.dim);
+            load_tile<S::OWN, DIM, S::THREADS>(shared + (side - KEPT) * M::OWN_TILE, first, from.stride[2],
+                                               at.end - at.own, s.dim);
             return;
         }
 #pragma unroll
@@ -276,16 +289,19 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             COPY::copy(to + side * M::TILE, from, source[side], first, valid, s.dim);
         }
         if (BY == BY_COLUMNS) {
-            const uint32_t row = (uint32_t)(batch * p.heads + h) * p.n + first; /* 2^32 rows would be 64 GiB of factors alone */
+            const uint32_t row = (uint32_t)(batch * p.heads + h) * p.n +
+                                 first; /* 2^32 rows would be 64 GiB of factors alone */
             const float *factors = (const float *)(args.factors + row);
 #pragma unroll
             for (int step = 0; step < 4 * S::STREAM; step += S::THREADS) {
                 const int i = step + threadIdx.x;
                 if (4 * S::STREAM >= S::THREADS || i < 4 * S::STREAM)
-                    copy_async_small<4>(to + M::FACTORS + ((i & 3) * S::STREAM + (i >> 2)) * 4, factors + i, i >> 2 < valid);
+                    copy_async_small<4>(to + M::FACTORS + ((i & 3) * S::STREAM + (i >> 2)) * 4, factors + i,
+                                        i >> 2 < valid);
             }
             if (threadIdx.x < S::STREAM)
-                copy_async_small<8>(to + M::RANGES + 8 * threadIdx.x, p.range + row + threadIdx.x, (int)threadIdx.x < valid);
+                copy_async_small<8>(to + M::RANGES + 8 * threadIdx.x, p.range + row + threadIdx.x,
+                                    (int)threadIdx.x < valid);
         }
     }
 
@@ -378,8 +394,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 
     /* dx of the lane's pair number i of 4 MT: stationary vectors (m, half), two streamed ones. */
     template <bool EDGE, int D>
-    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_terms (&terms)[2], int i, int first,
-                                            int j, int thread) const
+    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_terms (&terms)[2],
+                                            int i, int first, int j, int thread) const
     {
         const int block = i / (2 * MT), m = i / 2 % MT, half = i % 2;
         const streamed_terms &s = terms[block];
@@ -396,7 +412,9 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             if (EDGE) {
                 int column = BY == BY_ROWS ? first + streamed : own + own_in_tile(thread, m, half);
                 asm volatile("" : "+r"(column)); /* no address is worth a register from one round to the next */
-                const skl_gpu_range range = load_range(BY == BY_ROWS ? shared + M::END + 8 * own_in_tile(thread, m, half) : stage + M::RANGES + 8 * streamed);
+                const skl_gpu_range range = load_range(BY == BY_ROWS
+                                                           ? shared + M::END + 8 * own_in_tile(thread, m, half)
+                                                           : stage + M::RANGES + 8 * streamed);
                 d[e] = edge_dz<D>(t, tc, x_p, x_q, column, range);
             } else {
                 d[e] = dz_at<D>(t, tc, x_p, x_q);
@@ -443,11 +461,13 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
                 if (PIPE && j + 16 < S::STREAM)
                     multiply_step(next, i, j + 16);
 #pragma unroll
-                for (int n = i * 2 * MT / STEPS; n < (i + 1) * 2 * MT / STEPS; n++) dx_step<false, D>(dx, now, terms, n, first, j, threadIdx.x);
+                for (int n = i * 2 * MT / STEPS; n < (i + 1) * 2 * MT / STEPS; n++)
+                    dx_step<false, D>(dx, now, terms, n, first, j, threadIdx.x);
             }
             S::take_dx(*this, dx, j);
             accumulate(dx, j);
-            if ((j + 16) % FENCE == 0) __syncwarp();
+            if ((j + 16) % FENCE == 0)
+                __syncwarp();
         }
     }
 
@@ -539,7 +559,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         const property at = property_of<BY, S::OWN>(args);
         const float factor = factor_of(args);
         const int dim = args.x ? p.side[1].dim : p.side[0].dim, size = to.dtype == f32 ? 4 : 2;
-        const bool pairs = ((uintptr_t)to.data & (2 * size - 1)) == 0 && ((to.stride[0] | to.stride[1] | to.stride[2]) & 1) == 0;
+        const bool pairs = ((uintptr_t)to.data & (2 * size - 1)) == 0 &&
+                           ((to.stride[0] | to.stride[1] | to.stride[2]) & 1) == 0;
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -554,11 +575,13 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
                     const skl_gpu_range r = load_range(shared + M::END + 8 * i);
                     empty = r.lo >= r.hi;
                 }
-                const int64_t first = at.b * to.stride[0] + at.h * to.stride[1] + (at.own + i) * to.stride[2] + 2 * (lane & 3);
+                const int64_t first = at.b * to.stride[0] + at.h * to.stride[1] + (at.own + i) * to.stride[2] +
+                                      2 * (lane & 3);
 #pragma unroll
                 for (int k = 0; k < 2 * STEPS; k++)
                     if (8 * k < dim) {
-                        const float lo = empty ? 0 : out[m][k][2 * half] * f, hi = empty ? 0 : out[m][k][2 * half + 1] * f;
+                        const float lo = empty ? 0 : out[m][k][2 * half] * f,
+                                    hi = empty ? 0 : out[m][k][2 * half + 1] * f;
                         char *where = to.data + (first + 8 * k) * size;
                         if (!pairs)
                             put_element(where, 0, to.dtype, lo), put_element(where, 1, to.dtype, hi);
@@ -572,7 +595,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 };
 
 /* dA of OWN rows of one head. */
-template <int TYPE, int DIM, int DZ, class S> SKL_DEVICE void gradient_by_rows(const skl_gpu_grad &args, unsigned char *memory)
+template <int TYPE, int DIM, int DZ, class S>
+SKL_DEVICE void gradient_by_rows(const skl_gpu_grad &args, unsigned char *memory)
 {
     using G = gradient<TYPE, DIM, BY_ROWS, DZ, S>;
     G g(args, shared_address(memory));
@@ -592,7 +616,8 @@ template <int TYPE, int DIM, int DZ, class S> SKL_DEVICE void gradient_by_rows(c
 
 /* dB of OWN columns of one head of B: from every query head that shares it. The other side's head may change between;
  * that the same vectors are mostly loaded again costs less than to remember which are. */
-template <int TYPE, int DIM, int DZ, class S> SKL_DEVICE void gradient_by_columns(const skl_gpu_grad &args, unsigned char *memory)
+template <int TYPE, int DIM, int DZ, class S>
+SKL_DEVICE void gradient_by_columns(const skl_gpu_grad &args, unsigned char *memory)
 {
     using G = gradient<TYPE, DIM, BY_COLUMNS, DZ, S>;
     const skl_gpu_problem &p = args.problem;
@@ -609,7 +634,9 @@ template <int TYPE, int DIM, int DZ, class S> SKL_DEVICE void gradient_by_column
             __syncthreads();
 #pragma unroll
         for (int side = 0; side < 2; side++) g.load_own(side, at, h);
-        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.batch * p.heads + g.h, p.n, at.own, min(at.own + S::OWN, p.columns), 0, 0}, span{});
+        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.batch * p.heads + g.h, p.n, at.own,
+                                      min(at.own + S::OWN, p.columns), 0, 0},
+                span{});
     }
     g.write(args.grad_b);
 }

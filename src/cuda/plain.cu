@@ -13,9 +13,14 @@
 #include "push.cuh"
 #include "shapes.h"
 
-namespace {
+namespace
+{
 
-enum { TILE = SKL_PLAIN_TILE, DEPTH = 16, PITCH = TILE + 4 }; /* +4: the four rows that a warp writes at once fall into other banks */
+enum {
+    TILE = SKL_PLAIN_TILE,
+    DEPTH = 16,
+    PITCH = TILE + 4
+}; /* +4: the four rows that a warp writes at once fall into other banks */
 
 /* 4 rows x 4 columns a thread: 16 threads along the columns, half a warp, hold a row. */
 struct plain {
@@ -30,7 +35,8 @@ struct plain {
     }
 
     /* [DEPTH][TILE] of f32: row 'i' of the tile from a matrix with 'valid' rows there. */
-    static __device__ __forceinline__ void load(float (*to)[PITCH], const skl_gpu_matrix &m, int64_t base, int valid, int d0, int dim)
+    static __device__ __forceinline__ void load(float (*to)[PITCH], const skl_gpu_matrix &m, int64_t base, int valid,
+                                                int d0, int dim)
     {
         int d = threadIdx.x % DEPTH;
 #pragma unroll
@@ -58,7 +64,8 @@ struct plain {
                     float4 u = *(const float4 *)&a[d][4 * ty], v = *(const float4 *)&b[d][4 * tx];
                     float row[4] = {u.x, u.y, u.z, u.w}, column[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-                    for (int i = 0; i < 16; i++) y[side][i >> 2][i & 3] = fmaf(row[i >> 2], column[i & 3], y[side][i >> 2][i & 3]);
+                    for (int i = 0; i < 16; i++)
+                        y[side][i >> 2][i & 3] = fmaf(row[i >> 2], column[i & 3], y[side][i >> 2][i & 3]);
                 }
             }
 #pragma unroll
@@ -116,7 +123,8 @@ struct plain_kl {
             for (int step = 1; step < 16; step *= 2) state[i] = merged(state[i], exchanged(state[i], step));
             int row = 4 * f.ty + i;
             if (f.tx == 0 && row < f.at.valid)
-                write_state(args.state + (int64_t)blockIdx.y * SKL_STATES * f.p.rows, f.p.rows, f.at.first + row, state[i], 1);
+                write_state(args.state + (int64_t)blockIdx.y * SKL_STATES * f.p.rows, f.p.rows, f.at.first + row,
+                            state[i], 1);
         }
     }
 };
@@ -189,7 +197,7 @@ template <class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &args)
     push.write(f, args);
 }
 
-} // namespace
+}  // namespace
 
 extern "C" __global__ void __launch_bounds__(256) skl_plain_kl(const __grid_constant__ skl_gpu_forward args)
 {
@@ -218,6 +226,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_c
             continue;
         const skl_gpu_factors t = g.factors[f.at.first + row];
         float x = dx_of(g, t, plain_terms(t.lse2[0], t.lse2[1]), y[0][i >> 2][i & 3], y[1][i >> 2][i & 3]);
-        put_element(args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype, x);
+        put_element(args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype,
+                    x);
     }
 }

@@ -127,12 +127,14 @@ static enum skl_status check_products(const struct skl_work *w)
         if (!(w->grads & 1 << x))
             continue;
         if (s->a.dtype != s->b.dtype)
-            return skl_fail(SKL_UNSUPPORTED, "cannot use a and b of different dtypes on CUDA: their gradients need one");
+            return skl_fail(SKL_UNSUPPORTED,
+                            "cannot use a and b of different dtypes on CUDA: their gradients need one");
         if ((s->grad_b.data && s->a.stride[2] < s->dim && w->n > 1) ||
             (s->grad_a.data && s->b.stride[2] < s->dim && w->columns > 1))
-            return skl_fail(SKL_UNSUPPORTED,
-                            "cannot use rows that overlap (stride %lld for %lld entries) on CUDA: gradients need a matrix",
-                            (long long)(s->a.stride[2] < s->dim ? s->a.stride[2] : s->b.stride[2]), (long long)s->dim);
+            return skl_fail(
+                SKL_UNSUPPORTED,
+                "cannot use rows that overlap (stride %lld for %lld entries) on CUDA: gradients need a matrix",
+                (long long)(s->a.stride[2] < s->dim ? s->a.stride[2] : s->b.stride[2]), (long long)s->dim);
     }
     return SKL_OK;
 }
@@ -249,9 +251,10 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     *plan = (struct skl_gpu_plan){.call = call};
     choose_kernels(w, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads > 65535 || plan->heads * plan->tiles > INT_MAX)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use %lld heads of %lld rows and %lld columns on CUDA: at most 65535 heads, 2^30 rows and columns",
-                        (long long)plan->heads, (long long)w->n, (long long)w->columns);
+        return skl_fail(
+            SKL_UNSUPPORTED,
+            "cannot use %lld heads of %lld rows and %lld columns on CUDA: at most 65535 heads, 2^30 rows and columns",
+            (long long)plan->heads, (long long)w->n, (long long)w->columns);
     split_columns(w, device, plan);
     choose_gradients(w, plan);
     enum skl_status status = w->grads && !plan->attention_grad ? check_products(w) : SKL_OK;
@@ -261,7 +264,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     if (w->grads)
         lay_gradients(w, plan);
     if (!w->limit_is_default && plan->bytes > w->limit)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call takes %zu bytes on CUDA", w->limit,
-                        plan->bytes);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call takes %zu bytes on CUDA",
+                        w->limit, plan->bytes);
     return SKL_OK;
 }

@@ -30,12 +30,12 @@ struct skl_gpu_memory {
 struct skl_gpu_plan {
     enum skl_call call;
     enum skl_gpu_family family;
-    int type, dim;  /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
-    int tile_rows;  /* of the sweep's kernels */
-    int64_t heads;  /* of all batches */
-    int64_t tiles;  /* of rows, in a head */
-    int splits;     /* of the columns */
-    int states;     /* that each row is left with: splits, or twice as many */
+    int type, dim; /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
+    int tile_rows; /* of the sweep's kernels */
+    int64_t heads; /* of all batches */
+    int64_t tiles; /* of rows, in a head */
+    int splits;    /* of the columns */
+    int states;    /* that each row is left with: splits, or twice as many */
     int split_columns;
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;

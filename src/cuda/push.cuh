@@ -17,7 +17,8 @@ SKL_DEVICE void edge_logits(const F &f, float (&x_p)[MT][NT][4], float (&x_q)[MT
 #pragma unroll
     for (int j = 0; j < 2 * NT; j++) {
         const int column = first + (j >> 1) * 8 + (threadIdx.x & 3) * 2 + (j & 1);
-        const float bias_p = bias_at(f.p.side[0], column, f.p.columns), bias_q = bias_at(f.p.side[1], column, f.p.columns);
+        const float bias_p = bias_at(f.p.side[0], column, f.p.columns),
+                    bias_q = bias_at(f.p.side[1], column, f.p.columns);
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) {
             const skl_gpu_range r = f.ranges[f.row_in_tile(i >> 1, i & 1)];

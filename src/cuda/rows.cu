@@ -6,7 +6,8 @@
  */
 #include "words.cuh"
 
-namespace {
+namespace
+{
 
 SKL_DEVICE int64_t row_offset(const skl_gpu_vector &v, int64_t row, int heads, int n)
 {
@@ -63,7 +64,7 @@ SKL_DEVICE float block_max(float x)
     return part[0];
 }
 
-} // namespace
+}  // namespace
 
 extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_constant__ skl_gpu_sum_weights args)
 {
@@ -78,10 +79,12 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_c
     if (threadIdx.x != 0)
         return;
     float unit = largest > 0 ? (float)(largest / (args.mean ? sum : 1)) : 0; /* no row has any weight: no gradient */
-    *args.scalars = {sum, largest, unit, {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread}, 0, 1};
+    *args.scalars = {sum, largest, unit, {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread},
+                     0,   1};
 }
 
-namespace {
+namespace
+{
 
 /* The columns lo .. hi-1 that row i of a head sees. */
 SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, int i)
@@ -100,7 +103,7 @@ SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, 
     return {(int)lo, (int)hi};
 }
 
-} // namespace
+}  // namespace
 
 extern "C" __global__ void __launch_bounds__(64) skl_find_ranges(const __grid_constant__ skl_gpu_find_ranges args)
 {
@@ -123,7 +126,8 @@ extern "C" __global__ void __launch_bounds__(64) skl_find_ranges(const __grid_co
 
 /* ------------------------------------------------------------------------------------------------- results --- */
 
-namespace {
+namespace
+{
 
 struct side_state {
     double m, l, acc; /* natural logarithms */
@@ -176,7 +180,7 @@ SKL_DEVICE void put_partial(const skl_gpu_finish_rows &args, int64_t row, const 
     args.partial[row] = {a.m, a.l, a.acc, b.m, b.l, b.acc};
 }
 
-} // namespace
+}  // namespace
 
 extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __grid_constant__ skl_gpu_finish_rows args)
 {
@@ -193,7 +197,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
         }
     } else if (work)
 #pragma unroll
-        for (int side = 0; side < 2; side++) s[side] = args.partial_in ? given_state(args, row, side) : merged_splits(args, row, side);
+        for (int side = 0; side < 2; side++)
+            s[side] = args.partial_in ? given_state(args, row, side) : merged_splits(args, row, side);
     if (args.partial) {
         put_partial(args, row, s);
         return;

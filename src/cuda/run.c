@@ -56,8 +56,8 @@ struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int til
     return p;
 }
 
-enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel, int64_t grid_x, int64_t grid_y, int threads,
-                              size_t shared, const void *args, size_t args_bytes)
+enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel, int64_t grid_x, int64_t grid_y,
+                              int threads, size_t shared, const void *args, size_t args_bytes)
 {
     struct skl_gpu_launch l = {kernel, grid_x, (int)grid_y, threads, shared, args, args_bytes};
     return skl_gpu->launch(&l, run->work.stream);
@@ -148,7 +148,8 @@ static enum skl_status sweep(const struct skl_gpu_run *run, const char *what)
     return START(run, name, blocks, plan->splits, SKL_PLAIN_THREADS, 0, args);
 }
 
-static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_sweep after, const struct skl_state *states)
+static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_sweep after,
+                                   const struct skl_state *states)
 {
     const struct skl_work *w = &run->work;
     struct skl_gpu_finish_rows args = {.state = run->memory.state,
@@ -213,7 +214,9 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .grad_a = skl_gpu_matrix_of(&w->side[x].grad_a),
                                   .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
                                   .x = x,
-                                  .dz = w->jsd ? SKL_DZ_JSD : x == 0 ? SKL_DZ_P : SKL_DZ_Q,
+                                  .dz = w->jsd   ? SKL_DZ_JSD
+                                        : x == 0 ? SKL_DZ_P
+                                                 : SKL_DZ_Q,
                                   .chain = (float)w->side[x].chain,
                                   .spread = skl_gpu_spread(run)};
     return make_factors(run, x, grad->dz);
@@ -266,8 +269,9 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
 static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *base)
 {
     struct skl_gpu_memory m = *offset;
-    void *each[] = {&m.scalars, &m.range,      &m.tile_range, &m.state,     &m.loss, &m.factors, &m.row_loss, &m.row_lse[0],
-                    &m.row_lse[1], &m.row_kl[0], &m.row_kl[1],  &m.slab, &m.sum_a,   &m.sum_b,    &m.sum_bias,  &m.blas};
+    void *each[] = {&m.scalars,  &m.range,      &m.tile_range, &m.state,     &m.loss,      &m.factors,
+                    &m.row_loss, &m.row_lse[0], &m.row_lse[1], &m.row_kl[0], &m.row_kl[1], &m.slab,
+                    &m.sum_a,    &m.sum_b,      &m.sum_bias,   &m.blas};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -308,8 +312,8 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
 }
 
 /* Device, plan and workspace around 'issue'. bytes: only the workspace's size is wanted. */
-static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial, int second_sweep,
-                                 const struct skl_state *finished, size_t *bytes)
+static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial,
+                                 int second_sweep, const struct skl_state *finished, size_t *bytes)
 {
     struct skl_gpu_run run = {.work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep};
     struct skl_gpu_properties device;
@@ -322,7 +326,8 @@ static enum skl_status on_device(enum skl_call call, const struct skl_work *w, s
     if (!status && bytes)
         *bytes = run.plan.bytes;
     if (!status && !bytes && w->workspace && w->workspace_bytes < run.plan.bytes)
-        status = skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_bytes = %zu: this call takes %zu (skl_workspace_size)",
+        status = skl_fail(SKL_BAD_ARGUMENT,
+                          "cannot use workspace_bytes = %zu: this call takes %zu (skl_workspace_size)",
                           w->workspace_bytes, run.plan.bytes);
     if (!status && !bytes && !w->workspace)
         status = skl_gpu->allocate(run.plan.bytes, w->stream, &own);

@@ -10,7 +10,8 @@
 #define SKL_FORWARD_ROWS(dim) ((dim) == 128 ? 128 : 64)
 #define SKL_FORWARD_COLUMNS(dim) ((dim) <= 128 ? 64 : 32)
 #define SKL_FORWARD_THREADS 128
-#define SKL_FORWARD_TILES(dim) (8 * (dim)*SKL_FORWARD_COLUMNS(dim)) /* two stages of both B; A before them is not larger */
+#define SKL_FORWARD_TILES(dim) \
+    (8 * (dim)*SKL_FORWARD_COLUMNS(dim)) /* two stages of both B; A before them is not larger */
 #define SKL_FORWARD_SHARED(dim) (SKL_FORWARD_TILES(dim) + 8 * SKL_FORWARD_ROWS(dim))
 
 /* stream_* */
@@ -25,7 +26,7 @@
 #define SKL_GRAD_STREAM(dim) ((dim) == 128 ? 64 : (dim) == 64 ? 32 : 16)
 #define SKL_GRAD_KEPT(dim) ((dim) <= 128 ? 2 : 1)
 #define SKL_GRAD_THREADS 128
-#define SKL_GRAD_SHARED(dim, by_rows)                                                                   \
+#define SKL_GRAD_SHARED(dim, by_rows)                                                                  \
     ((2 - SKL_GRAD_KEPT(dim)) * 2 * SKL_GRAD_OWN(dim) * (dim) + 2 * 4 * SKL_GRAD_STREAM(dim) * (dim) + \
      ((by_rows) ? 8 * SKL_GRAD_OWN(dim) : 2 * 24 * SKL_GRAD_STREAM(dim)))
 
@@ -33,7 +34,7 @@
 #define SKL_FUSED_OWN(dim) ((dim) <= 64 ? 128 : 64)
 #define SKL_FUSED_STREAM(dim) ((dim) <= 64 ? 64 : 32)
 #define SKL_FUSED_THREADS 128
-#define SKL_FUSED_SHARED(dim)                                                                             \
+#define SKL_FUSED_SHARED(dim)                                                                           \
     (2 * SKL_FUSED_OWN(dim) * ((dim) + SKL_FUSED_STREAM(dim)) + 2 * 4 * SKL_FUSED_STREAM(dim) * (dim) + \
      2 * 24 * SKL_FUSED_STREAM(dim))
 

@@ -54,8 +54,8 @@ static enum skl_status make_slab(const struct slabs *q)
         snprintf(name, sizeof name, "stream_%s_dz", plan->type == SKL_BF16 ? "bf16" : "f16");
         tile = SKL_STREAM_ROWS, threads = SKL_STREAM_THREADS, shared = SKL_STREAM_SHARED;
     }
-    return skl_gpu_start(q->run, name, (q->args.rows + tile - 1) / tile, (q->args.columns + tile - 1) / tile, threads, shared,
-                         &q->args, sizeof q->args);
+    return skl_gpu_start(q->run, name, (q->args.rows + tile - 1) / tile, (q->args.columns + tile - 1) / tile, threads,
+                         shared, &q->args, sizeof q->args);
 }
 
 /* da of the slab's rows; the head is the k-th of its group. */
@@ -81,7 +81,8 @@ static enum skl_status product_b(const struct slabs *q, const struct head *head,
     struct skl_gpu_product p = {.transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = s->a.stride[2]};
     p.b = skl_operand_at(&s->a, head->b, head->h, q->args.first_row);
     if (skl_gpu_own_sum(&s->grad_b, s->dim))
-        p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->share, q->args.first_column), p.ldc = s->grad_b.stride[2];
+        p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->share, q->args.first_column),
+        p.ldc = s->grad_b.stride[2];
     else
         p.c = q->run->memory.sum_b, p.ldc = s->dim;
     return product(q, p, first);

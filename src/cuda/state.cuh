@@ -51,8 +51,7 @@ SKL_DEVICE row_sums sums_of(const row_state &s, const float (&x)[2][COUNT], cons
     return sums;
 }
 
-template <int COUNT>
-SKL_DEVICE void raise_state(row_state &s, const float (&x)[2][COUNT], const float (&factor)[2])
+template <int COUNT> SKL_DEVICE void raise_state(row_state &s, const float (&x)[2][COUNT], const float (&factor)[2])
 {
 #pragma unroll
     for (int side = 0; side < 2; side++) {
@@ -81,7 +80,8 @@ SKL_DEVICE row_state merged(row_state a, row_state b)
 #pragma unroll
     for (int side = 0; side < 2; side++) {
         s.minus_m[side] = fminf(a.minus_m[side], b.minus_m[side]);
-        float f_a = power_of_two(s.minus_m[side] - a.minus_m[side]), f_b = power_of_two(s.minus_m[side] - b.minus_m[side]);
+        float f_a = power_of_two(s.minus_m[side] - a.minus_m[side]),
+              f_b = power_of_two(s.minus_m[side] - b.minus_m[side]);
         s.l[side] = a.l[side] * f_a + b.l[side] * f_b;
         if (side == 0)
             s.acc = (fabsf(a.acc) == INFINITY ? a.acc : a.acc * f_a) + (fabsf(b.acc) == INFINITY ? b.acc : b.acc * f_b);

@@ -21,7 +21,8 @@
 #include "push.cuh"
 #include "shapes.h"
 
-namespace {
+namespace
+{
 
 enum {
     THREADS = SKL_STREAM_THREADS,
@@ -53,7 +54,7 @@ template <int TYPE> struct stream {
     int column, end, side, left;
     const uint16_t *a_from, *b_from;
     int64_t a_stride, b_stride;
-    uint32_t into, to; /* the stage, and this thread's place in it */
+    uint32_t into, to;             /* the stage, and this thread's place in it */
     uint32_t a[2][MT][4], b[2][4]; /* fragments of this step and of the next */
 
     __device__ __forceinline__ stream(const skl_gpu_problem &problem, int block, uint32_t memory)
@@ -65,9 +66,18 @@ template <int TYPE> struct stream {
         b_at = shared + A + across * GROUPS * 16 * DEPTH * 2 + right_at<DEPTH>(lane, 0);
     }
 
-    __device__ __forceinline__ place place_again() const { return place_of<ROWS>(p, block_again()); }
-    __device__ __forceinline__ int slot() const { return blockIdx.y * WARPS_ACROSS + across; }
-    __device__ __forceinline__ int row_in_tile(int m, int half) const { return (down * MT + m) * 16 + half * 8 + (lane >> 2); }
+    __device__ __forceinline__ place place_again() const
+    {
+        return place_of<ROWS>(p, block_again());
+    }
+    __device__ __forceinline__ int slot() const
+    {
+        return blockIdx.y * WARPS_ACROSS + across;
+    }
+    __device__ __forceinline__ int row_in_tile(int m, int half) const
+    {
+        return (down * MT + m) * 16 + half * 8 + (lane >> 2);
+    }
 
     /* ------------------------------------------------------------------------------------------------ copies --- */
 
@@ -213,9 +223,10 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
                           const float (&x_p)[MT][2][4], const float (&x_q)[MT][2][4], int i)
 {
     const skl_gpu_grad &g = args.grad;
-    const skl_gpu_side (&side)[2] = g.problem.side;
+    const skl_gpu_side(&side)[2] = g.problem.side;
     const skl_gpu_factors t = g.factors[row];
-    const row_terms terms = {{side[0].factor, side[1].factor}, side[1].factor / side[0].factor, {-t.lse2[0], -t.lse2[1]}};
+    const row_terms terms = {
+        {side[0].factor, side[1].factor}, side[1].factor / side[0].factor, {-t.lse2[0], -t.lse2[1]}};
     const int last = args.first_column + args.columns;
     uint16_t *out = (uint16_t *)args.slab + row_of_slab * args.ld - args.first_column;
     float x[2][4];
@@ -260,19 +271,20 @@ template <int TYPE> SKL_DEVICE void slab(const skl_gpu_slab &args)
         for (int i = 0; i < 2 * MT; i++) {
             const int row = f.row_in_tile(i >> 1, i & 1);
             if (row < f.at.valid)
-                write_row<TYPE>(args, f.at.first + row, blockIdx.x * ROWS + row, column, empty, x[0][group], x[1][group], i);
+                write_row<TYPE>(args, f.at.first + row, blockIdx.x * ROWS + row, column, empty, x[0][group],
+                                x[1][group], i);
         }
     }
 }
 
-} // namespace
+}  // namespace
 
 #define KERNEL(type, what, arguments, body) KERNEL_(type, what, arguments, body)
-#define KERNEL_(type, what, arguments, body)                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                               \
-        skl_stream_##type##_##what(const __grid_constant__ arguments args)                                                 \
-    {                                                                                                                      \
-        body;                                                                                                              \
+#define KERNEL_(type, what, arguments, body)                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)               \
+        skl_stream_##type##_##what(const __grid_constant__ arguments args) \
+    {                                                                      \
+        body;                                                              \
     }
 
 KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>>(args)))

@@ -22,8 +22,14 @@ template <int ROWS, int DIM, int THREADS> struct tile_copies {
     static constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     static_assert(ROWS % STEP == 0, "a tile is whole steps");
 
-    static __device__ __forceinline__ int row() { return threadIdx.x / CHUNKS; }
-    static __device__ __forceinline__ int chunk() { return threadIdx.x % CHUNKS; }
+    static __device__ __forceinline__ int row()
+    {
+        return threadIdx.x / CHUNKS;
+    }
+    static __device__ __forceinline__ int chunk()
+    {
+        return threadIdx.x % CHUNKS;
+    }
 
     /* Where this thread reads, of a matrix that begins at 'from'. */
     static __device__ __forceinline__ const uint16_t *start(const uint16_t *from, int64_t stride)
@@ -32,12 +38,16 @@ template <int ROWS, int DIM, int THREADS> struct tile_copies {
     }
 
     /* Where it writes, in a tile. */
-    static __device__ __forceinline__ uint32_t to() { return chunk_at<DIM>(row(), chunk()); }
+    static __device__ __forceinline__ uint32_t to()
+    {
+        return chunk_at<DIM>(row(), chunk());
+    }
 
     /* Rows 0 .. valid-1 (all of them, if WHOLE) and entries 0 .. dim-1, a multiple of 8, from 'source' on; the rest of the
      * tile is 0, and not read. 'tile' is to() in the tile. */
     template <bool WHOLE>
-    static __device__ __forceinline__ void copy(uint32_t tile, const uint16_t *source, int64_t stride, int valid, int dim)
+    static __device__ __forceinline__ void copy(uint32_t tile, const uint16_t *source, int64_t stride, int valid,
+                                                int dim)
     {
         static_assert(STEP % 8 == 0 || STEP == 4, "the swizzle repeats after 8 rows");
         const int bytes = 8 * chunk() < dim ? 16 : 0;

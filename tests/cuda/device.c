@@ -14,7 +14,7 @@ enum { MOST_UNITS = 32 };
 static struct unit {
     char name[32];
     char *text;
-    struct emu_module *module;   /* of the original */
+    struct emu_module *module;  /* of the original */
     struct emu_module *instead; /* NULL: not replaced */
 } units[MOST_UNITS];
 static int unit_count;
@@ -111,12 +111,34 @@ int test_device_ran(const char *kernel)
 static void add_report(const struct emu_report *r)
 {
     struct emu_report *t = &test_device.total;
-    uint64_t *to[] = {&t->errors,           &t->races,           &t->out_of_bounds,    &t->uninitialised, &t->synchronisation,
-                      &t->other,            &t->unwaited_copies, &t->matrix_conflicts, &t->vector_conflicts,
-                      &t->scalar_conflicts, &t->instructions,    &t->ldmatrix,         &t->mma,           &t->copies};
-    const uint64_t from[] = {r->errors,           r->races,           r->out_of_bounds,    r->uninitialised, r->synchronisation,
-                             r->other,            r->unwaited_copies, r->matrix_conflicts, r->vector_conflicts,
-                             r->scalar_conflicts, r->instructions,    r->ldmatrix,         r->mma,           r->copies};
+    uint64_t *to[] = {&t->errors,
+                      &t->races,
+                      &t->out_of_bounds,
+                      &t->uninitialised,
+                      &t->synchronisation,
+                      &t->other,
+                      &t->unwaited_copies,
+                      &t->matrix_conflicts,
+                      &t->vector_conflicts,
+                      &t->scalar_conflicts,
+                      &t->instructions,
+                      &t->ldmatrix,
+                      &t->mma,
+                      &t->copies};
+    const uint64_t from[] = {r->errors,
+                             r->races,
+                             r->out_of_bounds,
+                             r->uninitialised,
+                             r->synchronisation,
+                             r->other,
+                             r->unwaited_copies,
+                             r->matrix_conflicts,
+                             r->vector_conflicts,
+                             r->scalar_conflicts,
+                             r->instructions,
+                             r->ldmatrix,
+                             r->mma,
+                             r->copies};
     for (int i = 0; i < COUNT(to); i++) *to[i] += from[i];
     for (int i = 0; i < r->texts && t->texts < EMU_TEXTS; i++) strcpy(t->text[t->texts++], r->text[i]);
 }
@@ -197,15 +219,18 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
 {
     (void)stream;
     test_device.products++;
-    CHECK(p->ldb >= p->n && p->ldc >= p->n && p->lda >= (p->transpose_a ? p->m : p->k), "a leading dimension is too small");
-    double *a = p->transpose_a ? numbers(p->a, p->k, p->m, p->lda, p->dtype) : numbers(p->a, p->m, p->k, p->lda, p->dtype);
+    CHECK(p->ldb >= p->n && p->ldc >= p->n && p->lda >= (p->transpose_a ? p->m : p->k),
+          "a leading dimension is too small");
+    double *a = p->transpose_a ? numbers(p->a, p->k, p->m, p->lda, p->dtype)
+                               : numbers(p->a, p->m, p->k, p->lda, p->dtype);
     double *b = numbers(p->b, p->k, p->n, p->ldb, p->dtype), *sum = malloc((size_t)p->n * sizeof *sum);
     size_t size = test_element_size(p->dtype_c);
     for (int64_t i = 0; i < p->m; i++) {
         struct skl_tensor c = skl_vector(p->dtype_c, (char *)p->c + (size_t)(i * p->ldc) * size, p->n);
         memset(sum, 0, (size_t)p->n * sizeof *sum);
         for (int64_t k = 0; k < p->k; k++)
-            for (int64_t j = 0; j < p->n; j++) sum[j] += a[p->transpose_a ? k * p->m + i : i * p->k + k] * b[k * p->n + j];
+            for (int64_t j = 0; j < p->n; j++)
+                sum[j] += a[p->transpose_a ? k * p->m + i : i * p->k + k] * b[k * p->n + j];
         for (int64_t j = 0; j < p->n; j++)
             test_set(&c, j, *p->alpha * sum[j] + (*p->beta != 0 ? *p->beta * test_get(&c, j) : 0));
         emu_written(c.data, (size_t)p->n * size);
@@ -235,7 +260,8 @@ void test_device_reset(void)
 
 static struct skl_tensor *input(struct skl_problem *p, int k)
 {
-    struct skl_tensor *each[INPUTS] = {&p->s.a, &p->s.b, &p->s.bias, &p->t.a, &p->t.b, &p->t.bias, &p->begin, &p->end, &p->weight};
+    struct skl_tensor *each[INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,
+                                       &p->t.bias, &p->begin, &p->end,    &p->weight};
     return each[k];
 }
 
@@ -268,11 +294,12 @@ void test_device_release(struct test_fixture *f)
 int test_device_clean(const char *what)
 {
     const struct emu_report *r = &test_device.total;
-    int wrong = !CHECK(r->errors == 0, "%s: %" PRIu64 " races, %" PRIu64 " out of bounds, %" PRIu64 " not initialised, %" PRIu64
-                                       " not in step, %" PRIu64 " other: %s",
+    int wrong = !CHECK(r->errors == 0,
+                       "%s: %" PRIu64 " races, %" PRIu64 " out of bounds, %" PRIu64 " not initialised, %" PRIu64
+                       " not in step, %" PRIu64 " other: %s",
                        what, r->races, r->out_of_bounds, r->uninitialised, r->synchronisation, r->other,
                        r->texts ? r->text[0] : "");
-    wrong += !CHECK(r->matrix_conflicts == 0 && r->vector_conflicts == 0, "%s: %" PRIu64 " and %" PRIu64 " bank conflicts", what,
-                    r->matrix_conflicts, r->vector_conflicts);
+    wrong += !CHECK(r->matrix_conflicts == 0 && r->vector_conflicts == 0,
+                    "%s: %" PRIu64 " and %" PRIu64 " bank conflicts", what, r->matrix_conflicts, r->vector_conflicts);
     return wrong;
 }

@@ -11,7 +11,8 @@ static const double ROWS = 2;
 /* Half an ulp of dx, which gradient products take in 16 bits: of the coarser type, if the sides differ. */
 static double rounding_of(const struct test_case *c)
 {
-    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16, f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
+    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16,
+        f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
     return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
 }
 
@@ -54,7 +55,8 @@ static void sizes(void)
     int k = 0;
     for (int d = 0; d < COUNT(dims); d++)
         for (int i = 0; i < COUNT(cols); i++, k++) {
-            struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i], dims[d]);
+            struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
+                                       dims[d]);
             c.divergence = k % 3;
             c.own = k % 4 == 3;
             run_case(&c);
@@ -80,7 +82,8 @@ static void widths(void)
 static void masks(void)
 {
     for (int k = 0; k < 12; k++) {
-        struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40, k % 4 == 3 ? 128 : 64);
+        struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
+                                   k % 4 == 3 ? 128 : 64);
         c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
         c.causal = k % 2 == 0;
         c.left = k % 3 == 2 ? 20 : -1;
