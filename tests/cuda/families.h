@@ -51,10 +51,11 @@ static inline struct test_case family_case(const struct family *f, int64_t rows,
     return c;
 }
 
-/* Of each dx before the gradient products: 8 and 11 significant bits. */
+/* Of each dx before the gradient products: 8 and 11 significant bits; of the coarser type, if the sides differ. */
 static inline double dx_rounding(const struct test_case *c)
 {
-    return c->dtype[S] == SKL_BF16 ? 0x1p-8 : c->dtype[S] == SKL_F16 ? 0x1p-11 : 0;
+    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16, f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
+    return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
 }
 
 /* Built, with expectations, in the device's memory. */

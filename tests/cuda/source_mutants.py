@@ -101,7 +101,7 @@ MUTANTS = [
      'streamed vectors are not transposed'),
     ('grad.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
     ('grad.cuh', 'grad_bf16_64', 'r.hi >= min(own + S::OWN, p.columns)', 'true', 'mask of db'),
-    ('grad.cuh', 'grad_f16_64', 'args.scalars->unit / args.spread', 'args.scalars->unit', 'the spread of f16 dx'),
+    ('rows.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
 ]
 
 

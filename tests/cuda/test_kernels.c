@@ -3,18 +3,10 @@
  * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option, and
  * random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
  */
-#include "device.h"
+#include "families.h"
 
 /* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. */
 static const double ROWS = 2;
-
-/* Half an ulp of dx, which gradient products take in 16 bits: of the coarser type, if the sides differ. */
-static double rounding_of(const struct test_case *c)
-{
-    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16,
-        f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
-    return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
-}
 
 static int run_case(const struct test_case *c)
 {
@@ -23,7 +15,7 @@ static int run_case(const struct test_case *c)
     char text[512];
     int wrong = 0;
     test_build(&f, c);
-    f.dx_rounding = rounding_of(c);
+    f.dx_rounding = dx_rounding(c);
     f.row_factor = ROWS;
     test_expect(&f);
     test_describe(c, text, sizeof text);
