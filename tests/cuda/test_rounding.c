@@ -20,17 +20,16 @@ static const struct mode {
 /* How much wider the bounds of rows and logits are than the CPU's, of which they are 1 + this many.
  *   0          to nearest, and perturbed: 2 ulp of each exponential are of either sign and much of them
  *              cancels in l and acc
- *   D / 64     truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on
- *              average and 2/3 of x on the way, always towards zero: x (1 - D 2^-24 2/3), where the CPU's errors
- *              cancel to sqrt(D) 2^-25. A loss and an LSE are means of such x, off by D 2^-24 2/3 of themselves and of
- *              the difference between the means under p and q, two or three times as large: 5e-6 of that at D = 128,
- *              where a bound has 2e-6. A tensor core truncates a sum of 4 to 16 products once, with some bits more:
- *              this is harsher.
+ *   D / 32     truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on
+ *              average, always towards zero: x (1 - D 2^-24) at most, where the CPU's errors cancel to sqrt(D) 2^-25.
+ *              Losses and LSEs shrink as the logits do, by D 2^-24 of themselves; the CPU's bounds have 2e-6 of
+ *              themselves, D 2^-24 / (D / 32). Seen: up to two thirds of that. A tensor core truncates a sum of 4 to 16
+ *              products once, with some bits more: this is harsher.
  * Gradients: their own sums over n <= 150 rows or columns lose n 2^-24 of themselves in the same way, 9e-6, where the
  * rounding of dx to 16 bits, which their bounds have in them, is 5e-4 and more. */
 static double row_factor(const struct mode *m, int64_t dim)
 {
-    return m->truncate ? (double)dim / 64 : 0;
+    return m->truncate ? (double)dim / 32 : 0;
 }
 
 /* The largest part of its bound that any element of the outputs from..to uses. */
