@@ -19,6 +19,7 @@ template <int DIM> struct fused_shape {
     static constexpr int THREADS = SKL_FUSED_THREADS, WARPS = THREADS / 32;
     static constexpr int OWN = SKL_FUSED_OWN(DIM), MT = OWN / WARPS / 16, STREAM = SKL_FUSED_STREAM(DIM);
     static constexpr int KEPT = 2, BLOCKS = 2;
+    static constexpr bool CHAINED = DIM == 64;                                          /* see tile() */
     static constexpr int B_X = 2 * OWN * DIM, DX = 2 * OWN * STREAM, BESIDE = B_X + DX; /* bytes */
     static constexpr int QT = STREAM / 32, STEPS = DIM / 32; /* a warp's part of dA in tiles of 16 */
 
@@ -79,7 +80,9 @@ template <int DIM> struct fused_shape {
         }
         const skl_gpu_matrix &to = g.args.grad_a;
         const float factor = factor_of(g.args);
-        const int b = g.batch, h = g.h, dim = g.args.x ? g.p.side[1].dim : g.p.side[0].dim;
+        /* DIM 64 has no registers left to remember them */
+        const int b = DIM == 64 ? g.head / g.p.heads : g.batch, h = DIM == 64 ? g.head - b * g.p.heads : g.h;
+        const int dim = g.args.x ? g.p.side[1].dim : g.p.side[0].dim;
 #pragma unroll
         for (int m = 0; m < QT; m++)
 #pragma unroll

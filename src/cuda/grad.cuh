@@ -22,12 +22,6 @@
 #include "shapes.h"
 #include "tile.cuh"
 
-#ifndef PIPE
-#define PIPE 1
-#endif
-#ifndef FENCE
-#define FENCE 1024
-#endif
 enum { BY_ROWS, BY_COLUMNS };
 enum { DZ_EITHER = SKL_DZ_JSD + 1 }; /* SKL_DZ_P or SKL_DZ_JSD, args.dz says which */
 
@@ -66,7 +60,8 @@ template <int DIM> struct grad_shape {
     static constexpr int STREAM = SKL_GRAD_STREAM(DIM); /* streamed vectors in a stage */
     static constexpr int KEPT = SKL_GRAD_KEPT(DIM);     /* sides whose stationary fragments stay in registers: P, Q */
     static constexpr int BLOCKS = DIM <= 128 ? 2 : 1;   /* on one multiprocessor */
-    static constexpr int BESIDE = 0;                  /* bytes of shared memory for the functions below */
+    static constexpr bool CHAINED = DIM == 64;          /* see tile() */
+    static constexpr int BESIDE = 0;                    /* bytes of shared memory for the functions below */
 
     template <class G> static __device__ __forceinline__ void start(G &, const property &)
     {
@@ -79,13 +74,13 @@ template <int DIM> struct grad_shape {
     }
 };
 
-/* shared bytes: stationary tiles of the sides not kept in registers, two stages of two streamed tiles; BY_ROWS ranges of
- * the rows, BY_COLUMNS factors and ranges of each stage's rows:
+/* shared bytes: stationary tiles of the sides not kept in registers, two stages of two streamed tiles; BY_ROWS ranges
+ * of the rows, BY_COLUMNS factors and ranges of each stage's rows:
  *     (2 - KEPT) 2 OWN DIM  +  BESIDE  +  2 (4 STREAM DIM)  +  (BY_ROWS ? 8 OWN : 2 (24 STREAM)) */
 template <class S, int DIM, int BY> struct shared_of {
     static constexpr int OWN_TILE = 2 * S::OWN * DIM, TILE = 2 * S::STREAM * DIM;
-    static constexpr int FACTORS = 2 * TILE; /* in a stage: 4 arrays of floats, then ranges */
-    static constexpr int RANGES = FACTORS + 4 * 4 * S::STREAM;
+    static constexpr int FACTORS = 2 * TILE; /* in a stage, then the ranges */
+    static constexpr int RANGES = FACTORS + 16 * S::STREAM;
     static constexpr int STAGE = BY == BY_ROWS ? 2 * TILE : RANGES + 8 * S::STREAM;
     static constexpr int BESIDE = (2 - S::KEPT) * OWN_TILE; /* where these start */
     static constexpr int STAGES = BESIDE + S::BESIDE;
@@ -93,19 +88,21 @@ template <class S, int DIM, int BY> struct shared_of {
     static constexpr int BYTES = END + (BY == BY_ROWS ? 8 * S::OWN : 0);
 };
 
-/* 4 or 8 bytes in the background; 0 instead when there is nothing to copy. */
-template <int SIZE> SKL_DEVICE void copy_async_small(uint32_t to, const void *from, bool in)
+/* In the background; {0, 0} when there is none. */
+SKL_DEVICE void copy_range(uint32_t to, const skl_gpu_range *from, bool in)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(SIZE), "r"(in ? SIZE : 0)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(in ? 8 : 0) : "memory");
 }
 
 /* From shared memory. */
-SKL_DEVICE float2 load_pair(uint32_t from)
+SKL_DEVICE skl_gpu_factors load_factors_at(uint32_t from)
 {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-    return v;
+    skl_gpu_factors f;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(f.lse2[0]), "=f"(f.lse2[1]), "=f"(f.c), "=f"(f.r)
+                 : "r"(from)
+                 : "memory");
+    return f;
 }
 
 SKL_DEVICE skl_gpu_range load_range(uint32_t from)
@@ -150,14 +147,13 @@ SKL_DEVICE const uint16_t *vector_of(const skl_gpu_matrix &m, int b, int h, int 
     return (const uint16_t *)m.data + b * m.stride[0] + h * m.stride[1] + i * m.stride[2];
 }
 
-/* Streamed tiles BY_ROWS: all from 'at' to 'end'. */
+/* Streamed tiles BY_ROWS: all up to 'end'. next() goes from a tile to the next one. */
 template <int STREAM> struct all_tiles {
-    int at, end;
+    int end;
 
     __device__ __forceinline__ bool next(int &first)
     {
-        first = at;
-        at += STREAM;
+        first += STREAM;
         return first < end;
     }
 };
@@ -198,7 +194,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     const skl_gpu_problem &p;
     const uint32_t shared;
     const int lane, warp;
-    int batch, h;        /* of the query head */
+    int batch, h, head;  /* of the query head; its number in all batches */
     int own;             /* first stationary vector */
     float row[2][MT][2]; /* BY_ROWS: minus_lse + log2 spread of the lane's rows */
     float c[MT][2];      /* BY_ROWS, not SKL_DZ_Q */
@@ -206,8 +202,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     uint32_t a[KEPT ? KEPT : 1][MT][STEPS][4]; /* stationary fragments */
     float out[MT][2 * STEPS][4];
     uint32_t stage;         /* in use */
-    uint32_t left;          /* where this lane reads: stationary tiles, */
-    uint32_t right, across; /* in a stage: tiles as right operand and, of side x, transposed. Step k: ^ (k << 5) */
+    uint32_t right, across; /* where this lane reads in a stage: tiles as right operand and, of side x, transposed */
     uint32_t source[2];     /* this thread's place in streamed vector 0 */
 
     __device__ __forceinline__ gradient(const skl_gpu_grad &g, uint32_t memory)
@@ -218,7 +213,6 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 #pragma unroll
             for (int i = 0; i < 8 * STEPS; i++) out[m][i >> 2][i & 3] = 0;
         stage = shared + M::STAGES;
-        left = shared + warp * MT * 16 * DIM * 2 + left_at<DIM>(lane, 0);
         right = right_at<DIM>(lane, 0);
         across = (args.x ? M::TILE : 0) + left_at<DIM>(lane, 0);
         if (DZ != SKL_DZ_Q)
@@ -269,7 +263,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     /* Streamed are the vectors of query head h, or those that belong to it. */
     __device__ __forceinline__ void start_streams(int b, int h)
     {
-        batch = b, this->h = h;
+        batch = b, this->h = h, head = b * p.heads + h;
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             const skl_gpu_side &s = p.side[side];
@@ -289,19 +283,13 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             COPY::copy(to + side * M::TILE, from, source[side], first, valid, s.dim);
         }
         if (BY == BY_COLUMNS) {
-            const uint32_t row = (uint32_t)(batch * p.heads + h) * p.n +
-                                 first; /* 2^32 rows would be 64 GiB of factors alone */
-            const float *factors = (const float *)(args.factors + row);
-#pragma unroll
-            for (int step = 0; step < 4 * S::STREAM; step += S::THREADS) {
-                const int i = step + threadIdx.x;
-                if (4 * S::STREAM >= S::THREADS || i < 4 * S::STREAM)
-                    copy_async_small<4>(to + M::FACTORS + ((i & 3) * S::STREAM + (i >> 2)) * 4, factors + i,
-                                        i >> 2 < valid);
+            /* 2^32 rows would be 64 GiB of factors alone */
+            const uint32_t row = (uint32_t)head * p.n + first + threadIdx.x;
+            if (threadIdx.x < S::STREAM) {
+                const bool in = (int)threadIdx.x < valid;
+                copy_async(to + M::FACTORS + 16 * threadIdx.x, args.factors + row, in ? 16 : 0);
+                copy_range(to + M::RANGES + 8 * threadIdx.x, p.range + row, in);
             }
-            if (threadIdx.x < S::STREAM)
-                copy_async_small<8>(to + M::RANGES + 8 * threadIdx.x, p.range + row + threadIdx.x,
-                                    (int)threadIdx.x < valid);
         }
     }
 
@@ -314,7 +302,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = own + own_in_tile(threadIdx.x, m, half);
-                const skl_gpu_factors *f = args.factors + (int64_t)(batch * p.heads + h) * p.n + i;
+                const skl_gpu_factors *f = args.factors + (int64_t)head * p.n + i;
                 row[0][m][half] = i < p.n ? spread - f->lse2[0] : 0;
                 row[1][m][half] = i < p.n ? spread - f->lse2[1] : 0;
                 if (DZ != SKL_DZ_Q)
@@ -333,12 +321,18 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         for (int i = 0; i < 16 * MT; i++) x[i / (8 * MT)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
     }
 
+    /* Where a thread's lane reads stationary tiles. */
+    __device__ __forceinline__ uint32_t left_of(int thread) const
+    {
+        return shared + (thread >> 5) * MT * 16 * DIM * 2 + left_at<DIM>(thread & 31, 0);
+    }
+
     /* Step i of 2 STEPS towards x of the streamed vectors j .. j+15 of the tile. */
-    __device__ __forceinline__ void multiply_step(logits &x, int i, int j)
+    __device__ __forceinline__ void multiply_step(logits &x, uint32_t left, uint32_t at, int i, int j)
     {
         const int side = i / STEPS, k = i % STEPS;
         uint32_t r[4];
-        load_matrices(r, step_at(right + stage, k) + side * M::TILE + j * DIM * 2);
+        load_matrices(r, step_at(right + at, k) + side * M::TILE + j * DIM * 2);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             if (side < KEPT) {
@@ -375,40 +369,36 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         return cap != 0 ? dz * fmaf(-part, part, 1.0f) : dz;
     }
 
-    /* BY_COLUMNS: the factors of the lane's streamed vectors j + 8 block + 2 (lane % 4) and the next. */
-    struct streamed_terms {
-        float2 lse[2], c, r;
-    };
+    /* BY_COLUMNS: the factors of the lane's streamed vectors j + 8 block + 2 (lane % 4) + e, with r spread for r. */
+    typedef skl_gpu_factors streamed_terms[2][2];
 
-    template <int D> __device__ __forceinline__ void load_terms(streamed_terms (&t)[2], int j) const
+    __device__ __forceinline__ void load_terms(streamed_terms &t, uint32_t at, int j) const
     {
 #pragma unroll
-        for (int block = 0; block < 2 && BY == BY_COLUMNS; block++) {
-            const uint32_t at = stage + M::FACTORS + 4 * (j + block * 8 + 2 * (lane & 3));
-            t[block].lse[0] = load_pair(at), t[block].lse[1] = load_pair(at + 4 * S::STREAM);
-            t[block].c = D == SKL_DZ_Q ? make_float2(0, 0) : load_pair(at + 8 * S::STREAM);
-            t[block].r = load_pair(at + 12 * S::STREAM);
-            t[block].r.x *= args.spread, t[block].r.y *= args.spread;
+        for (int i = 0; i < 4 && BY == BY_COLUMNS; i++) {
+            skl_gpu_factors &f = t[i / 2][i % 2];
+            f = load_factors_at(at + M::FACTORS + 16 * (j + i / 2 * 8 + 2 * (lane & 3) + i % 2));
+            f.r *= args.spread;
         }
     }
 
     /* dx of the lane's pair number i of 4 MT: stationary vectors (m, half), two streamed ones. */
     template <bool EDGE, int D>
-    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_terms (&terms)[2],
-                                            int i, int first, int j, int thread) const
+    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_terms &terms, int i,
+                                            int first, int j, int thread) const
     {
         const int block = i / (2 * MT), m = i / 2 % MT, half = i % 2;
-        const streamed_terms &s = terms[block];
         float d[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int streamed = j + block * 8 + 2 * (thread & 3) + e;
             const float x_p = x[0][m][block][2 * half + e], x_q = x[1][m][block][2 * half + e];
+            const skl_gpu_factors &f = terms[block][e];
             row_terms t;
             t.factor[0] = p.side[0].factor, t.factor[1] = p.side[1].factor, t.ratio = ratio;
-            t.minus_lse[0] = BY == BY_ROWS ? row[0][m][half] : e ? -s.lse[0].y : -s.lse[0].x;
-            t.minus_lse[1] = BY == BY_ROWS ? row[1][m][half] : e ? -s.lse[1].y : -s.lse[1].x;
-            const float tc = D == SKL_DZ_Q ? 0 : BY == BY_ROWS ? c[m][half] : e ? s.c.y : s.c.x;
+            t.minus_lse[0] = BY == BY_ROWS ? row[0][m][half] : -f.lse2[0];
+            t.minus_lse[1] = BY == BY_ROWS ? row[1][m][half] : -f.lse2[1];
+            const float tc = D == SKL_DZ_Q ? 0 : BY == BY_ROWS ? c[m][half] : f.c;
             if (EDGE) {
                 int column = BY == BY_ROWS ? first + streamed : own + own_in_tile(thread, m, half);
                 asm volatile("" : "+r"(column)); /* no address is worth a register from one round to the next */
@@ -420,18 +410,18 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
                 d[e] = dz_at<D>(t, tc, x_p, x_q);
             }
             if (BY == BY_COLUMNS)
-                d[e] *= e ? s.r.y : s.r.x;
+                d[e] *= f.r;
         }
         dx[m][2 * block + half] = pack<TYPE>(d[0], d[1]);
     }
 
     /* out += dx times the streamed vectors j .. j+15 of side x. */
-    __device__ __forceinline__ void accumulate(const uint32_t (&dx)[MT][4], int j)
+    __device__ __forceinline__ void accumulate(const uint32_t (&dx)[MT][4], uint32_t at, int j)
     {
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             uint32_t v[4];
-            load_matrices_transposed(v, step_at(across + stage, k) + j * DIM * 2);
+            load_matrices_transposed(v, step_at(across + at, k) + j * DIM * 2);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 multiply<TYPE>(out[m][2 * k], dx[m], v[0], v[1]);
@@ -440,34 +430,29 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         }
     }
 
-    /* All of the tile in use. The next 16 vectors' logits are computed between the exponentials of these 16. */
+    /* All of the tile in use. CHAINED: the addresses of the next 16 vectors wait for dx of these, or the compiler
+     * begins with the products of them all, for which it has no registers, and keeps none to do beside exponentials. */
     template <int D> __device__ __forceinline__ void tile(int first)
     {
-        logits x[2];
+        const uint32_t left = left_of(threadIdx.x);
+        uint32_t at = stage, none = 0;
+        if (S::CHAINED)
+            asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(none)); /* 0: grids have no third dimension */
 #pragma unroll
         for (int j = 0; j < S::STREAM; j += 16) {
-            logits &now = x[j / 16 % 2], &next = x[j / 16 % 2 ^ 1];
-            if (!PIPE || j == 0) {
-                clear(now);
-#pragma unroll
-                for (int i = 0; i < 2 * STEPS; i++) multiply_step(now, i, j);
-            }
+            logits x;
             uint32_t dx[MT][4];
-            streamed_terms terms[2];
-            load_terms<D>(terms, j);
-            clear(next);
+            streamed_terms terms;
+            load_terms(terms, at, j);
+            clear(x);
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++) {
-                if (PIPE && j + 16 < S::STREAM)
-                    multiply_step(next, i, j + 16);
+            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, left, at, i, j);
 #pragma unroll
-                for (int n = i * 2 * MT / STEPS; n < (i + 1) * 2 * MT / STEPS; n++)
-                    dx_step<false, D>(dx, now, terms, n, first, j, threadIdx.x);
-            }
+            for (int n = 0; n < 4 * MT; n++) dx_step<false, D>(dx, x, terms, n, first, j, threadIdx.x);
             S::take_dx(*this, dx, j);
-            accumulate(dx, j);
-            if ((j + 16) % FENCE == 0)
-                __syncwarp();
+            accumulate(dx, at, j);
+            if (S::CHAINED)
+                at = stage + (dx[0][0] & none);
         }
     }
 
@@ -480,38 +465,47 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             logits x;
             uint32_t dx[MT][4];
-            streamed_terms terms[2];
-            load_terms<D>(terms, j);
+            streamed_terms terms;
+            load_terms(terms, stage, j);
+            const uint32_t left = left_of(DZ == SKL_DZ_Q ? thread : threadIdx.x);
             clear(x);
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, i, j);
+            for (int i = 0; i < 2 * STEPS; i++) multiply_step(x, left, stage, i, j);
 #pragma unroll
             for (int n = 0; n < 4 * MT; n++) dx_step<true, D>(dx, x, terms, n, first, j, thread);
             S::take_dx(*this, dx, j);
-            accumulate(dx, j);
+            accumulate(dx, stage, j);
         }
     }
 
-    /* Do all rows of the tile in use see all of the block's columns? Rows that do not exist are 0 and do no harm. */
-    __device__ __forceinline__ bool all_see(int first) const
+    /* BY_COLUMNS: the lane's rows of the tile in use, and whether all rows see the block's columns up to 'to'. Rows that
+     * do not exist are 0 and do no harm. */
+    static constexpr int LOOKS = (S::STREAM + 31) / 32;
+
+    __device__ __forceinline__ void load_ranges_of_tile(skl_gpu_range (&r)[LOOKS]) const
+    {
+#pragma unroll
+        for (int i = 0; i < LOOKS && BY == BY_COLUMNS; i++)
+            r[i] = load_range(stage + M::RANGES + 8 * ((32 * i + lane) % S::STREAM));
+    }
+
+    __device__ __forceinline__ bool all_see(const skl_gpu_range (&r)[LOOKS], int first, int to) const
     {
         bool all = true;
 #pragma unroll
-        for (int i = 0; i < S::STREAM; i += 32) {
-            skl_gpu_range r = {0, 0};
-            const int k = i + lane;
-            if (k < S::STREAM)
-                r = load_range(stage + M::RANGES + 8 * k);
-            all &= k >= S::STREAM || first + k >= p.n || (r.lo <= own && r.hi >= min(own + S::OWN, p.columns));
-        }
+        for (int i = 0; i < LOOKS; i++)
+            all &= (r[i].lo <= own && r[i].hi >= to) || first + (32 * i + lane) % S::STREAM >= p.n;
         return __all_sync(~0u, all);
     }
 
-    /* One barrier a tile: the copy of the next one is issued right behind it, into the stage that everybody has left. */
-    template <class TILES> __device__ __forceinline__ void sweep(TILES tiles, const span &seen)
+    /* From the tile after 'next' on. One barrier a tile: the copy of the next one is issued right behind it, into the
+     * stage that everybody has left. */
+    template <class TILES> __device__ __forceinline__ void sweep(TILES tiles, int next, const span &seen)
     {
-        const bool plain = plain_logits(p);
-        int next;
+        /* BY_ROWS: the last tile without edges begins there. BY_COLUMNS: all rows must see the columns up to there. */
+        const int to = BY == BY_ROWS     ? plain_logits(p) ? seen.all_hi - S::STREAM : INT32_MIN
+                       : plain_logits(p) ? min(own + S::OWN, p.columns)
+                                         : INT32_MAX;
         bool more = tiles.next(next);
         if (!more) {
             if (BY == BY_COLUMNS && (S::BESIDE || KEPT < 2)) { /* tiles of the block's own may be on their way */
@@ -528,11 +522,12 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             more = tiles.next(next);
             wait_copies<0>();
             __syncthreads();
+            skl_gpu_range r[LOOKS];
+            load_ranges_of_tile(r);
             if (more)
                 load_streamed(stage + step, next);
             commit_copies();
-            const bool inside = plain && (BY == BY_COLUMNS ? all_see(first)
-                                                           : first >= seen.all_lo && first + S::STREAM <= seen.all_hi);
+            const bool inside = BY == BY_COLUMNS ? all_see(r, first, to) : first >= seen.all_lo && first <= to;
             if (DZ == SKL_DZ_Q) {
                 if (inside)
                     tile<SKL_DZ_Q>(first);
@@ -609,7 +604,7 @@ SKL_DEVICE void gradient_by_rows(const skl_gpu_grad &args, unsigned char *memory
 #pragma unroll
         for (int side = 0; side < 2; side++) g.load_own(side, at, at.h);
         g.load_factors();
-        g.sweep(all_tiles<S::STREAM>{seen.lo / S::STREAM * S::STREAM, seen.hi}, seen);
+        g.sweep(all_tiles<S::STREAM>{seen.hi}, (seen.lo / S::STREAM - 1) * S::STREAM, seen);
     }
     g.write(args.grad_a);
 }
@@ -634,8 +629,7 @@ SKL_DEVICE void gradient_by_columns(const skl_gpu_grad &args, unsigned char *mem
             __syncthreads();
 #pragma unroll
         for (int side = 0; side < 2; side++) g.load_own(side, at, h);
-        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.batch * p.heads + g.h, p.n, at.own,
-                                      min(at.own + S::OWN, p.columns), 0, 0},
+        g.sweep(seen_tiles<S::STREAM>{args.tile_range, g.head, p.n, at.own, min(at.own + S::OWN, p.columns), 0, 0}, 0,
                 span{});
     }
     g.write(args.grad_b);

@@ -99,7 +99,7 @@ MUTANTS = [
      "a row's weight (da)"),
     ('grad.cuh', 'grad_bf16_64', 'load_matrices_transposed(v, step_at(', 'load_matrices(v, step_at(',
      'streamed vectors are not transposed'),
-    ('grad.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
+    ('grad_tiles.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
     ('grad.cuh', 'grad_bf16_64', 'r.hi >= min(own + S::OWN, p.columns)', 'true', 'mask of db'),
     ('rows.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
 ]
