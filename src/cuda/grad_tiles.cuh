@@ -8,19 +8,21 @@
 
 #include "tile.cuh"
 
-/* 4 or 8 bytes in the background; 0 instead when there is nothing to copy. */
-template <int SIZE> SKL_DEVICE void copy_async_small(uint32_t to, const void *from, bool in)
+/* In the background; {0, 0} when there is none. */
+SKL_DEVICE void copy_range(uint32_t to, const skl_gpu_range *from, bool in)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(SIZE), "r"(in ? SIZE : 0)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(in ? 8 : 0) : "memory");
 }
 
 /* From shared memory. */
-SKL_DEVICE float2 load_pair(uint32_t from)
+SKL_DEVICE skl_gpu_factors load_factors_at(uint32_t from)
 {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-    return v;
+    skl_gpu_factors f;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(f.lse2[0]), "=f"(f.lse2[1]), "=f"(f.c), "=f"(f.r)
+                 : "r"(from)
+                 : "memory");
+    return f;
 }
 
 SKL_DEVICE skl_gpu_range load_range(uint32_t from)
@@ -31,7 +33,7 @@ SKL_DEVICE skl_gpu_range load_range(uint32_t from)
 }
 
 /* A thread's part in copying tiles [ROWS][DIM]: chunk c of the rows r, r + STEP, ... Places in a matrix are counted in
- * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps tensors of 64 GiB away. */
+ * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps others away (plan.c). */
 template <int ROWS, int DIM, int THREADS> struct tile_copy {
     static constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     static_assert(ROWS % STEP == 0, "a tile is whole steps");
@@ -65,14 +67,13 @@ SKL_DEVICE const uint16_t *vector_of(const skl_gpu_matrix &m, int b, int h, int 
     return (const uint16_t *)m.data + b * m.stride[0] + h * m.stride[1] + i * m.stride[2];
 }
 
-/* Streamed tiles BY_ROWS: all from 'at' to 'end'. */
+/* Streamed tiles BY_ROWS: all up to 'end'. next() goes from a tile to the next one. */
 template <int STREAM> struct all_tiles {
-    int at, end;
+    int end;
 
     __device__ __forceinline__ bool next(int &first)
     {
-        first = at;
-        at += STREAM;
+        first += STREAM;
         return first < end;
     }
 };

@@ -23,7 +23,7 @@
 
 /* rows_*, columns_*: OWN vectors of a block, STREAM of the others at a time; sides whose own stay in registers */
 #define SKL_GRAD_OWN(dim) ((dim) <= 64 ? 128 : 64)
-#define SKL_GRAD_STREAM(dim) ((dim) == 128 ? 64 : (dim) == 64 ? 32 : 16)
+#define SKL_GRAD_STREAM(dim) ((dim) <= 128 ? 64 : 16)
 #define SKL_GRAD_KEPT(dim) ((dim) <= 128 ? 2 : 1)
 #define SKL_GRAD_THREADS 128
 #define SKL_GRAD_SHARED(dim, by_rows)                                                                  \

@@ -94,13 +94,13 @@ MUTANTS = [
     ('rows.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
      'padding is cleared from row 0 on'),
     ('rows.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
-    ('grad.cuh', 'grad_bf16_64', 'd[e] *= e ? s.r.y : s.r.x;', ';', "a row's weight (db)"),
+    ('grad.cuh', 'grad_bf16_64', 'd[e] *= f.r;', ';', "a row's weight (db)"),
     ('grad.cuh', 'grad_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
      "a row's weight (da)"),
     ('grad.cuh', 'grad_bf16_64', 'load_matrices_transposed(v, step_at(', 'load_matrices(v, step_at(',
      'streamed vectors are not transposed'),
     ('grad_tiles.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
-    ('grad.cuh', 'grad_bf16_64', 'r.hi >= min(own + S::OWN, p.columns)', 'true', 'mask of db'),
+    ('grad.cuh', 'grad_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
     ('rows.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
 ]
 
