@@ -39,7 +39,7 @@ test-cuda-long: all
 model: all
 	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tools/model/requirements.txt
-	@$(VENV)/bin/python -m tools.model $(BUILD)/cuda/cubin --check $(ARGS)
+	@$(VENV)/bin/python -m tools.model $(BUILD)/cuda/cubin $(ARGS)
 
 # The Python package, editable, with torch and what its tests need. Without CUDA, whose kernels take minutes to compile:
 # PYTHON_CUDA=ON has it, as a wheel has by itself where nvcc is installed.
