@@ -93,7 +93,7 @@ struct skl_gpu_grad {
     struct skl_gpu_matrix grad_a, grad_b;
     int32_t x;    /* the side */
     int32_t dz;   /* enum skl_gpu_dz */
-    float chain;  /* dz/dx, without softcap */
+    int32_t reserved;
     float spread; /* power of two that keeps dz in the range of a 16-bit float */
 };
 

@@ -217,7 +217,6 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .dz = w->jsd   ? SKL_DZ_JSD
                                         : x == 0 ? SKL_DZ_P
                                                  : SKL_DZ_Q,
-                                  .chain = (float)w->side[x].chain,
                                   .spread = skl_gpu_spread(run)};
     return make_factors(run, x, grad->dz);
 }
