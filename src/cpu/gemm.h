@@ -17,20 +17,48 @@ enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in
 #define UNROLLED _Pragma("GCC unroll 16")
 
 static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
-                                                               const float *B, const char *ahead, int lines,
-                                                               vf c[MR][NV])
+                                                               const float *B, vf c[MR][NV])
 {
     _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
     {
         vf b[NV];
-        if (ahead && k < lines) /* a constant NULL but where memory is the limit */
-            __builtin_prefetch(ahead + 64 * k, 0, 2);
         UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + k * NR + v * VL);
         UNROLLED for (int i = 0; i < MR; i++)
         {
             vf a = vset(A[i * ars + k * aks]);
             UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(a, b[v], c[i][v]);
         }
+    }
+}
+
+/* Asks for the next 'lines' of what will be wanted. Always inline: GCC takes a function that only prefetches for one
+ * without effect, and drops its calls. Into L1: hints for L2 alone are not followed everywhere. */
+static inline __attribute__((always_inline)) void ask(struct skl_soon *soon, int lines)
+{
+    for (; lines > 0 && soon->rows > 0; lines--) {
+        __builtin_prefetch(soon->at + soon->byte, 0, 3);
+        soon->byte += 64;
+        if (soon->byte >= soon->bytes)
+            soon->byte = 0, soon->at += soon->stride, soon->rows--;
+    }
+}
+
+/* Lines to ask for at each of 'times' occasions. */
+static inline int lines_each(const struct skl_soon *soon, int times)
+{
+    return times > 0 ? (soon->rows * ((soon->bytes + 63) / 64) + times - 1) / times : 0;
+}
+
+/* The sum over k in steps, asking in between: all at once it would be in the way of what is wanted now. */
+enum { ASK_STEP = 16 };
+
+static inline __attribute__((always_inline)) void asking_kernel(int K, const float *A, int64_t ars, int64_t aks,
+                                                                const float *B, struct skl_soon *soon, int lines,
+                                                                vf c[MR][NV])
+{
+    for (int k = 0; k < K; k += ASK_STEP) {
+        ask(soon, lines);
+        micro_kernel(K - k < ASK_STEP ? K - k : ASK_STEP, A + k * aks, ars, aks, B + k * NR, c);
     }
 }
 
@@ -51,36 +79,36 @@ static inline __attribute__((always_inline)) void store_c(vf c[MR][NV], float *C
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int v = 0; v < NV; v++) vstore(C + i * ldc + v * VL, c[i][v]);
 }
 
-static inline void prefetch_piece(const struct skl_soon *soon, int strip, int strips)
+static inline __attribute__((always_inline)) void put_c(vf c[MR][NV], int add, float *C)
 {
-    if (!soon->at)
-        return;
-    for (int64_t r = (int64_t)soon->rows * strip / strips; r < (int64_t)soon->rows * (strip + 1) / strips; r++)
-        for (int i = 0; i < soon->bytes; i += 64) __builtin_prefetch(soon->at + r * soon->stride + i, 0, 2);
+    if (add)
+        add_c(c, C, NR);
+    else
+        store_c(c, C, NR);
+}
+
+/* The strip of C that will be added to next: it may lie in memory. */
+static inline __attribute__((always_inline)) void ask_c(const float *C, int64_t ldc, int rows)
+{
+    UNROLLED for (int i = 0; i < MR; i++) if (i < rows) UNROLLED for (int v = 0; v < NR; v += 16)
+        __builtin_prefetch(C + i * ldc + v, 1, 3);
 }
 
 static void logits(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
                    float *y)
 {
+    int strips = (n + MR - 1) / MR, lines = lines_each(&soon, strips * ((k + ASK_STEP - 1) / ASK_STEP));
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
         clear_c(c);
-        if (soon.steadily && soon.at) { /* the same strip of the next tile, a line a step */
-            micro_kernel(k, columns + j * ld, ld, 1, rows, soon.at + j * soon.stride, MR * soon.bytes / 64, c);
-        } else {
-            prefetch_piece(&soon, j / MR, (n + MR - 1) / MR);
-            micro_kernel(k, columns + j * ld, ld, 1, rows, NULL, 0, c);
-        }
-        if (add)
-            add_c(c, y + j * NR, NR);
-        else
-            store_c(c, y + j * NR, NR);
+        asking_kernel(k, columns + j * ld, ld, 1, rows, &soon, lines, c);
+        put_c(c, add, y + j * NR);
     }
 }
 
 /* Only strips of MR columns that are live take part; runs of them are summed in one go. n is a multiple of MR. */
 static void grad_rows(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
-                      struct skl_soon soon, float *da)
+                      struct skl_soon soon, int add, float *da)
 {
     int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
     for (int j = 0; j < n; j += MR) {
@@ -91,13 +119,13 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
         else
             from[runs] = j, length[runs++] = MR;
     }
-    for (int i = 0; i < d && runs; i += MR) {
+    int lines = lines_each(&soon, (d + MR - 1) / MR * ((n + ASK_STEP - 1) / ASK_STEP));
+    for (int i = 0; i < d && (runs || !add); i += MR) {
         vf c[MR][NV];
-        prefetch_piece(&soon, i / MR, (d + MR - 1) / MR);
         clear_c(c);
         for (int r = 0; r < runs; r++)
-            micro_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, NULL, 0, c);
-        add_c(c, da + i * NR, NR);
+            asking_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, &soon, lines, c);
+        put_c(c, add, da + i * NR);
     }
 }
 
@@ -105,14 +133,17 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
 static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
                          struct skl_soon soon, int d, float *db, int64_t stride)
 {
+    int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, whole = d == NR && j + MR <= n;
         vf c[MR][NV];
-        prefetch_piece(&soon, strip, (n + MR - 1) / MR);
+        ask_c(db + (j + MR) * stride, stride, n - j - MR);
         clear_c(c);
-        for (int panel = 0; panel < panels; panel++)
+        for (int panel = 0; panel < panels; panel++) {
+            ask(&soon, lines);
             if (live[panel * SKL_STRIPS_MAX + strip])
-                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, NULL, 0, c);
+                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
+        }
         if (whole) {
             add_c(c, db + j * stride, stride);
         } else {

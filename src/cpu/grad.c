@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backward of a slab of tiles, in two phases with a barrier between them:
+ * The backward of a tile: y -> dz in place, then
  *
- *     by columns   y -> dz in place;   db[j] += sum_i dz[i,j] a[i]      a task owns its columns' db
- *     by rows      da[i] += sum_j dz[i,j] b[j]                          a task owns entries d0.. of its lane's da
+ *     columns   db[j] += sum_i dz[i,j] a[i]
+ *     rows      da[i] += sum_j dz[i,j] b[j]
  *
- * so no two threads add to the same number, and every sum has one order.
+ * Where dim is short (plan.by_tile) both follow at once; a task owns the db of its columns and a da of its own, and these
+ * are added up at the end. Otherwise a slab of tiles goes through two phases: tasks own the db of their columns, then
+ * entries d0.. of the lane's da. No two threads add to the same number, and every sum has one order.
  */
 #include "run.h"
 
@@ -45,11 +47,11 @@ static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t 
     }
     for (int side = 0; side < 2; side++) /* the softcap's derivative is a function of the logits that dz overwrites */
         if (work->side[side].cap > 0 && (work->grads & 1 << side))
-            memcpy(w->scratch.y[side], y[side], (size_t)(n * k->nr) * sizeof(float));
+            memcpy(w->scratch.capped[side], y[side], (size_t)(n * k->nr) * sizeof(float));
     (work->jsd ? k->dz_jsd : k->dz_kl)(n, y[0], y[1], work->grads, &lane->factors[panel]);
     for (int side = 0; side < 2; side++)
         if (work->side[side].cap > 0 && (work->grads & 1 << side))
-            k->softcap_back(n, w->scratch.y[side], (float)work->side[side].cap, y[side]);
+            k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].cap, y[side]);
 }
 
 /* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. */
@@ -100,6 +102,11 @@ static float *sum_of_columns(const struct skl_work *w, const struct skl_lane *la
     return skl_operand_at(&s->grad_b, w->attention ? lane->batch : 0, w->attention ? lane->head / s->share : 0, column);
 }
 
+static struct skl_soon soon_logits(const float *y, int64_t n)
+{
+    return (struct skl_soon){.at = (const char *)y, .rows = y ? 1 : 0, .bytes = (int)n * (int)sizeof *y};
+}
+
 /* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
 static void add_to_columns(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int side,
                            const float *dz, const unsigned char *live, const float *next)
@@ -108,11 +115,10 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
     int64_t dim = run->work->side[side].dim, left = run->work->columns - tile * SKL_BK, stride;
     int n = left < SKL_BK ? (int)left : SKL_BK, panels = (lane->n + k->nr - 1) / k->nr;
     float *db = sum_of_columns(run->work, lane, side, tile * SKL_BK, &stride);
-    int steps = (int)((dim + k->nr - 1) / k->nr), lines = panels * SKL_BK * k->nr / 16;
-    for (int i = 0; i < steps; i++) {
-        int64_t d = (int64_t)i * k->nr, first = (int64_t)lines * i / steps;
-        struct skl_soon soon = {.at = next ? (const char *)next + 64 * first : NULL, .stride = 64, .bytes = 64};
-        soon.rows = (int)((int64_t)lines * (i + 1) / steps - first);
+    int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
+    for (int64_t i = 0; i < steps; i++) {
+        int64_t d = i * k->nr, first = numbers * i / steps;
+        struct skl_soon soon = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
         k->grad_columns(n, panels, live, dz, lane->raw[side] + d * run->plan.block, soon,
                         dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
@@ -132,26 +138,34 @@ static int sees_tile(const struct skl_lane *lane, int64_t tile)
     return (tile + 1) * SKL_BK > lane->first_column && tile * SKL_BK < lane->last_column;
 }
 
-void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last)
+/* dz over the tile's y, and what it adds to the gradients of the columns. */
+static void grad_columns_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+                              unsigned char *const live[2], int more)
 {
     const struct skl_run *run = w->run;
     int64_t panel_size = (int64_t)SKL_BK * run->work->kernels->nr, tile_size = panel_size * run->plan.panels;
+    if (run->plan.recompute)
+        skl_score_tile(w, lane, tile, y, panel_size);
+    dz_tile(w, lane, tile, y, live);
+    for (int side = 0; side < 2; side++) {
+        if (run->work->side[side].grad_b.data)
+            add_to_columns(run, lane, tile, side, y[side], live[side],
+                           run->plan.recompute || !more ? NULL : y[!side] + tile_size);
+        if (lane->dbias[side])
+            add_to_bias(run, lane, tile, side, y[side]);
+    }
+}
+
+void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last)
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int64_t tile_size = (int64_t)SKL_BK * w->run->work->kernels->nr * plan->panels;
     for (int64_t tile = first; tile < last; tile++) {
         float *const y[2] = {lane->y[0] + (tile - slab) * tile_size, lane->y[1] + (tile - slab) * tile_size};
-        int64_t marks = (tile - slab) * run->plan.panels * SKL_STRIPS_MAX;
+        int64_t marks = (tile - slab) * plan->panels * SKL_STRIPS_MAX;
         unsigned char *const live[2] = {lane->live[0] + marks, lane->live[1] + marks};
-        if (!sees_tile(lane, tile))
-            continue;
-        if (run->plan.recompute)
-            skl_score_tile(w, lane, tile, y, panel_size);
-        dz_tile(w, lane, tile, y, live);
-        for (int side = 0; side < 2; side++) {
-            if (run->work->side[side].grad_b.data)
-                add_to_columns(run, lane, tile, side, y[side], live[side],
-                               run->plan.recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
-            if (lane->dbias[side])
-                add_to_bias(run, lane, tile, side, y[side]);
-        }
+        if (sees_tile(lane, tile))
+            grad_columns_tile(w, lane, tile, y, live, tile + 1 < last);
     }
 }
 
@@ -188,26 +202,52 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
     return c;
 }
 
-/* da[i][d0..d0+d-1] += sum_j dz[i,j] b[j] over the slab's tiles up to 'last'. */
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
-                   int d)
+/* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next' is the tile wanted after dz. */
+static void grad_rows_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int64_t d0, int d,
+                           const float *dz, const float *next, const unsigned char *live, int add, float *da)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->work->kernels;
     int64_t dim = (run->work->side[side].dim + k->mr - 1) / k->mr * k->mr, panel_size = (int64_t)SKL_BK * k->nr;
+    struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
+    for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
+        struct skl_soon soon = soon_logits(next ? next + panel * panel_size : NULL, panel_size);
+        skl_tile_range(run, lane, panel, tile, &j0, &j1);
+        int strips = (j1 - j0 + k->mr - 1) / k->mr;
+        k->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns.at + j0 * columns.ld, columns.ld, dz + j0 * k->nr,
+                     soon, add, da + (panel * dim + d0) * k->nr);
+    }
+}
+
+void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
+                   int d)
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int64_t panel_size = (int64_t)SKL_BK * w->run->work->kernels->nr;
     for (int64_t tile = slab; tile < last; tile++) {
-        int64_t at = (tile - slab) * run->plan.panels;
-        if (!sees_tile(lane, tile))
-            continue;
-        struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
-        for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++) {
-            const float *dz = lane->y[side] + (at + panel) * panel_size;
-            struct skl_soon soon = {(const char *)(dz + panel_size), 64, (int)panel_size / 16, 64, 0};
-            skl_tile_range(run, lane, panel, tile, &j0, &j1);
-            int strips = (j1 - j0 + k->mr - 1) / k->mr;
-            k->grad_rows(strips * k->mr, d, lane->live[side] + (at + panel) * SKL_STRIPS_MAX + j0 / k->mr,
-                         columns.at + j0 * columns.ld, columns.ld, dz + j0 * k->nr, soon,
-                         lane->da[side] + (panel * dim + d0) * k->nr);
-        }
+        int64_t at = (tile - slab) * plan->panels;
+        if (sees_tile(lane, tile))
+            grad_rows_tile(w, lane, tile, side, d0, d, lane->y[side] + at * panel_size,
+                           lane->y[side] + (at + 1) * panel_size, lane->live[side] + at * SKL_STRIPS_MAX, 1,
+                           lane->da[side]);
+    }
+}
+
+void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
+{
+    const struct skl_run *run = w->run;
+    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels, first, last;
+    skl_chunk_range(run, lane, chunk, &first, &last);
+    for (int64_t tile = first; tile < last; tile++) {
+        float *y[2];
+        for (int side = 0; side < 2; side++)
+            y[side] = run->plan.recompute ? w->scratch.y[side] : lane->y[side] + tile * tile_size;
+        grad_columns_tile(w, lane, tile, y, w->scratch.live, tile + 1 < last);
+        for (int side = 0; side < 2; side++)
+            if (lane->da[side])
+                grad_rows_tile(w, lane, tile, side, 0, (int)run->work->side[side].dim, y[side],
+                               run->plan.recompute || tile + 1 == last ? NULL : y[side] + tile_size,
+                               w->scratch.live[side], tile > first,
+                               lane->da[side] + chunk * skl_da_size(run->work, &run->plan, side));
     }
 }

@@ -48,12 +48,12 @@ enum skl_keep {
     SKL_KEEP_EXP_P    /* e_P, y_P - y_Q: all that the gradient of P needs */
 };
 
-/* Memory that will be wanted next: a product asks for it row by row between its strips. */
+/* Memory that will be wanted next, rows of it: a product asks for it line by line as it goes. */
 struct skl_soon {
-    const char *at; /* NULL: nothing */
-    int64_t stride; /* bytes from row to row */
-    int rows, bytes;
-    int steadily; /* logits: contiguous, and all of the next tile for one panel: memory is the limit, so ask all the time */
+    const char *at;
+    int64_t stride;  /* bytes from row to row */
+    int rows, bytes; /* rows still to be asked for, bytes of each */
+    int byte;        /* of the present row, where the asking has come to */
 };
 
 struct skl_kernels {
@@ -70,7 +70,7 @@ struct skl_kernels {
     void (*logits)(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
                    float *y); /* y (+)= b a^T */
     void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
-                      struct skl_soon soon, float *da); /* da^T += b^T dz */
+                      struct skl_soon soon, int add, float *da); /* da^T (+)= b^T dz */
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
                          struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
 

@@ -161,11 +161,27 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
             if (lane->raw[side])
                 spread_row(run, line, s->dim, panel * nr + i, lane->raw[side]);
         }
-        if (lane->da[side]) {
+        if (lane->da[side] && !run->plan.by_tile) {
             int64_t mr = run->work->kernels->mr, dim = (s->dim + mr - 1) / mr * mr;
             memset(lane->da[side] + panel * nr * dim, 0, (size_t)(nr * dim) * sizeof(float));
         }
     }
+}
+
+/* by_tile: the sums of all chunks, in their order, into that of the first that has one; returns it, NULL if none has. */
+static float *add_chunks(const struct skl_run *run, struct skl_lane *lane, int side, int panel)
+{
+    int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;
+    float *sum = NULL;
+    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+        float *da = lane->da[side] + chunk * size + panel * n;
+        skl_chunk_range(run, lane, chunk, &first, &last);
+        if (first >= last)
+            continue;
+        for (int64_t i = 0; sum && i < n; i++) sum[i] += da[i];
+        sum = sum ? sum : da;
+    }
+    return sum;
 }
 
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int panel)
@@ -175,9 +191,13 @@ void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int 
     float *line = w->scratch.line;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
-        if (!lane->da[side])
+        const float *da = lane->da[side];
+        if (da && run->plan.by_tile)
+            da = add_chunks(run, lane, side, panel);
+        else if (da)
+            da += panel * k->nr * ((s->dim + k->mr - 1) / k->mr * k->mr);
+        if (!da)
             continue;
-        const float *da = lane->da[side] + panel * k->nr * ((s->dim + k->mr - 1) / k->mr * k->mr);
         for (int i = 0; i < k->nr && panel * k->nr + i < lane->n; i++) {
             int64_t at[3];
             skl_row_index(run->work, lane->row[panel * k->nr + i], at);

@@ -57,7 +57,7 @@ void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
 void skl_flush_columns(const struct skl_run *run, struct skl_lane *lane, int64_t chunk)
 {
     const struct skl_work *w = run->work;
-    int64_t first = chunk * run->plan.chunk_tiles * SKL_BK, last = first + run->plan.chunk_tiles * SKL_BK;
+    int64_t first = skl_first_tile(&run->plan, chunk) * SKL_BK, last = skl_first_tile(&run->plan, chunk + 1) * SKL_BK;
     last = last < w->columns ? last : w->columns;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];

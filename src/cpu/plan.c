@@ -8,11 +8,16 @@ enum {
     /* Rows of a lane. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
-    BLOCK_KEPT = 128, /* with short dim: the logits of a tile and of the next fit in L2, those of all columns in L3 */
-    BLOCK_MIN = 64,   /* keeping logits of fewer rows is not worth it: recompute */
-    TASKS_LEAST = 16, /* small problems are cut into fewer rows until there are so many tasks */
-    LANES = 8,        /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
-    TASKS = 64,       /* lanes x chunks aimed at */
+    /* With short dim and logits kept, or used at once: those of a tile and of the next fit in L2 ... */
+    BLOCK_NEAR = 128, /* ... and those of all columns in a core's part of L3, up to ... */
+    NEAR_TILES = 32,
+    BLOCK_FAR = 256,       /* beyond, they come from far anyway, and more rows share a tile of columns */
+    BLOCK_MIN = 64,        /* keeping logits of fewer rows is not worth it: recompute */
+    TASKS_LEAST = 16,      /* small problems are cut into fewer rows until there are so many tasks */
+    LANES = 8,             /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
+    TASKS = 64,            /* lanes x chunks aimed at ... */
+    TASKS_BY_TILE = 16,    /* ... when each has its own sum of da, 64 KiB at dim 128 */
+    TASKS_KEPT = 32,       /* lanes x tiles */
     THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
     SLAB_TILES = 32        /* when recomputing: 6144 columns of logits at a time */
 };
@@ -42,6 +47,11 @@ static void *take(char *memory, size_t *offset, int64_t bytes)
     return at;
 }
 
+int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
+{
+    return plan->block * round_up(w->side[side].dim, w->kernels->mr);
+}
+
 size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane)
 {
     const struct skl_kernels *k = w->kernels;
@@ -51,9 +61,12 @@ size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char 
         const struct skl_work_side *s = &w->side[i];
         lane->rows[i] = take(memory, &at, 4 * block * s->dim);
         lane->raw[i] = s->grad_b.data ? take(memory, &at, 4 * block * round_up(s->dim, k->nr)) : NULL;
-        lane->da[i] = s->grad_a.data ? take(memory, &at, 4 * block * round_up(s->dim, k->mr)) : NULL;
+        lane->da[i] = s->grad_a.data
+                          ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
+                          : NULL;
         lane->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
-        lane->live[i] = w->grads & 1 << i ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
+        int marks = (w->grads & 1 << i) && !plan->by_tile;
+        lane->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
         lane->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
         lane->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
@@ -75,10 +88,15 @@ size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char 
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch)
 {
     int64_t tile = 4 * (int64_t)SKL_BK * w->kernels->nr, columns = 4 * SKL_BK * SKL_LDK;
+    int one = plan->whole && !(plan->by_tile && plan->recompute); /* panel at a time */
     size_t at = 0;
+    scratch->share = take(memory, &at, sizeof *scratch->share);
     for (int i = 0; i < 2; i++) {
+        int grad = w->grads & 1 << i;
         scratch->columns[i] = take(memory, &at, columns);
-        scratch->y[i] = take(memory, &at, plan->whole ? tile : tile * plan->panels);
+        scratch->y[i] = take(memory, &at, one ? tile : tile * plan->panels);
+        scratch->capped[i] = grad && w->side[i].cap > 0 ? take(memory, &at, tile) : NULL;
+        scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
     }
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
     return at;
@@ -89,8 +107,7 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     struct skl_lane lane;
     struct skl_scratch scratch;
     plan->panels = plan->block / w->kernels->nr;
-    plan->chunks = least(most(plan->tiles, 1), most(TASKS / plan->lanes, 1));
-    plan->chunk_tiles = most((plan->tiles + plan->chunks - 1) / plan->chunks, 1);
+    plan->chunks = least(most(plan->tiles, 1), most((plan->by_tile ? TASKS_BY_TILE : TASKS) / plan->lanes, 1));
     plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
     int64_t lanes = round_up(plan->lanes * (int64_t)sizeof lane, SKL_ALIGN);
@@ -149,7 +166,9 @@ static int64_t count_blocks(const struct skl_work *w, int64_t block)
 static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t nr = w->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
-    int64_t block = plan->kept_tiles && plan->whole ? BLOCK_KEPT : BLOCK;
+    int64_t block = BLOCK;
+    if (plan->by_tile || (plan->kept_tiles && plan->whole))
+        block = plan->kept_tiles > NEAR_TILES ? BLOCK_FAR : BLOCK_NEAR;
     plan->block = (int)most(round_up(least(rows, block), nr), nr);
     if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
@@ -159,7 +178,7 @@ static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
         groups = count_blocks(w, plan->block);
     }
     /* Kept logits should stay in the cache: no more lanes than give every thread something to do. */
-    int64_t lanes = plan->kept_tiles ? most(TASKS_LEAST / most(plan->tiles, 1), 1) : LANES;
+    int64_t lanes = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT / most(plan->tiles, 1), 1) : LANES;
     plan->lanes = (int)most(least(groups, least(lanes, LANES)), 1);
 }
 
@@ -184,7 +203,7 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->recompute = 1;
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_LOGITS;
-    plan->kept_tiles = w->grads ? least(plan->tiles, SLAB_TILES) : 0;
+    plan->kept_tiles = w->grads && !plan->by_tile ? least(plan->tiles, SLAB_TILES) : 0;
     choose_lanes(w, plan);
     while (count_bytes(w, plan) > w->limit) {
         if (plan->lanes > 1)
@@ -208,6 +227,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     *plan = (struct skl_plan){.call = call};
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= kc && w.side[1].dim <= kc;
+    plan->by_tile = plan->whole && w.grads;
     plan->keep = choose_keep(call, &w);
     choose_groups(&w, plan);
     if (w.limit_is_default) /* what a 16-bit gradient of b needs at least comes on top */

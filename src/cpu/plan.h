@@ -13,6 +13,8 @@
 #include "../work.h"
 #include "kernels.h"
 
+#include <stdatomic.h>
+
 enum {
     SKL_BLOCK = 512,               /* most rows of a lane */
     SKL_PANELS_MAX = SKL_BLOCK / 8 /* with the narrowest panels */
@@ -22,11 +24,12 @@ struct skl_plan {
     enum skl_call call;
     int block, panels, lanes;
     int64_t tiles;
-    int64_t chunk_tiles, chunks; /* of the sweep over all columns */
-    enum skl_keep keep;          /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles; /* tiles of logits a lane holds: all, or a slab of them that is filled again and again */
-    int recompute;      /* kept_tiles is a slab: logits are computed anew for the gradient */
+    int64_t chunks;     /* tasks that the columns of a lane make */
+    enum skl_keep keep; /* what the sweep leaves in the kept tiles */
+    int64_t kept_tiles; /* tiles of logits a lane holds: all; a slab of them, filled again and again; or none */
+    int recompute;      /* not all are held: logits are computed anew for the gradient */
     int whole;          /* both operands' dim fits in one column tile */
+    int by_tile;        /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns;    /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;      /* heads (attention) that may share a gradient of b */
     size_t lane_bytes, thread_bytes;
@@ -36,14 +39,14 @@ struct skl_plan {
 
 /* The buffers of one lane. */
 struct skl_lane {
-    float *rows[2];                    /* [panels][dim][nr], scaled */
-    float *raw[2];                     /* [dim / nr][block][nr], as they are, for db */
-    float *da[2];                      /* [panels][dim up to mr][nr] */
-    float *y[2];                       /* [kept_tiles][panels][SKL_BK][nr] */
-    unsigned char *live[2];            /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
-    float *m_kept;                     /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
-    float *db[2], *dbias[2];           /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
-    struct skl_panel_state *states;    /* [chunks][panels] */
+    float *rows[2];                 /* [panels][dim][nr], scaled */
+    float *raw[2];                  /* [dim / nr][block][nr], as they are, for db */
+    float *da[2];                   /* [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
+    float *y[2];                    /* [kept_tiles][panels][SKL_BK][nr] */
+    unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
+    float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
+    float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
+    struct skl_panel_state *states; /* [chunks][panels] */
     struct skl_panel_factors *factors; /* [panels] */
     int64_t *row, *lo, *hi;            /* [block]: row number and the columns it sees */
     int64_t *panel_lo, *panel_hi;      /* [panels] */
@@ -57,12 +60,28 @@ struct skl_lane {
     int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and will; -1: nobody's */
 };
 
+/* How many of a thread's tasks are taken, in even and in odd phases: from the front + from the back 2^32. */
+struct skl_share {
+    atomic_ullong taken[2];
+};
+
 /* Buffers of one thread. */
 struct skl_scratch {
-    float *columns[2]; /* [SKL_BK][SKL_LDK] */
-    float *y[2];       /* [panels or 1][SKL_BK][nr] */
-    float *line;       /* [widest dim] */
+    struct skl_share *share; /* first, so that other threads find it */
+    float *columns[2];       /* [SKL_BK][SKL_LDK] */
+    float *y[2];             /* [panels or 1][SKL_BK][nr] */
+    float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
+    unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the lane's */
+    float *line;             /* [widest dim] */
 };
+
+static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)
+{
+    return plan->tiles * chunk / plan->chunks;
+}
+
+/* Numbers in a sum of da. */
+int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side);
 
 /* SKL_BAD_ARGUMENT when the caller's limit is below the least that the call needs. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of things. Every thread runs the same phases; a phase is a number of independent tasks taken by ticket, and
- * ends in a barrier:
+ * The order of things. Every thread runs the same phases; a phase is a number of independent tasks, and ends in a
+ * barrier:
  *
  *     wave: the lanes take their next rows
  *         pack      rows into panels                                        lane x panel
  *         sweep     columns into states                                     lane x chunk
  *         finish    states into loss, LSEs, factors                         lane x panel
  *         (JSD: a second sweep and finish)
- *         by slabs of kept tiles:
+ *         tiles     dz, db, da of the chunk                                 lane x chunk
+ *             or, where dim is long, by slabs of kept tiles:
  *             columns   dz, db                                              lane x run of tiles
  *             rows      da                                                  lane x side x run of entries
  *         write     da                                                      lane x panel
@@ -19,6 +20,7 @@
 #include "../error.h"
 
 #include <stdlib.h>
+#include <string.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -28,36 +30,66 @@ enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
 /* One task of the phase under way. */
 typedef void phase_task(struct skl_worker *w, struct skl_lane *lane, int64_t part);
 
-/* Rank 0 is the caller's thread: only it may call back. */
-static void report(struct skl_worker *w, int64_t task, int64_t tasks)
+/* ------------------------------------------------------------------------------------------------ shares --- */
+
+/* A thread's share is the same part of the columns in each phase: what it has written it finds in its own cache, where
+ * cores do not have one together. It takes tasks from the front of its share; who has done his takes from others' backs. */
+static struct skl_share *share_of(const struct skl_run *run, int rank)
+{
+    return (struct skl_share *)(run->scratch + (size_t)rank * run->plan.thread_bytes);
+}
+
+/* Which of the share's tasks is to be done now; -1: none is left. */
+static int64_t take_task(struct skl_share *s, int phase, int64_t share, int from_back)
+{
+    unsigned long long taken = atomic_load_explicit(&s->taken[phase], memory_order_relaxed);
+    for (;;) {
+        int64_t front = (int64_t)(taken & UINT32_MAX), back = (int64_t)(taken >> 32);
+        if (front + back >= share)
+            return -1;
+        if (atomic_compare_exchange_weak_explicit(&s->taken[phase], &taken, taken + (from_back ? 1ull << 32 : 1),
+                                                  memory_order_relaxed, memory_order_relaxed))
+            return from_back ? share - 1 - back : front;
+    }
+}
+
+/* Rank 0 is the caller's thread: only it may call back. 'done' is the part it has done of its share. */
+static void report(struct skl_worker *w, double done)
 {
     struct skl_run *run = w->run;
     if (w->rank || !run->work->progress || atomic_load_explicit(&run->cancelled, memory_order_relaxed))
         return;
     int64_t rows = 0;
     for (int i = 0; i < run->plan.lanes; i++) rows += run->lanes[i].n;
-    double phases = (double)w->phases_in_wave + (double)(task < tasks ? task : tasks) / (double)tasks;
-    double share = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
-    double fraction = ((double)run->rows_done + share * (double)rows) / (double)run->work->rows;
+    double phases = (double)w->phases_in_wave + done;
+    double part = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
+    double fraction = ((double)run->rows_done + part * (double)rows) / (double)run->work->rows;
     if (run->work->progress(run->work->progress_data, fraction < 1 ? fraction : 1))
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }
 
-/* Takes and does tasks until there are none left, then waits for the others. */
+static void do_task(struct skl_worker *w, int64_t i, int64_t parts, phase_task *task)
+{
+    task(w, &w->run->lanes[i / parts], i % parts);
+}
+
+/* Does the tasks of its own share in order, then those the other threads have not come to, then waits for them. */
 static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
 {
     struct skl_run *run = w->run;
-    atomic_llong *ticket = &run->ticket[w->phase & 1], *next = &run->ticket[~w->phase & 1];
     int64_t tasks = run->plan.lanes * parts;
-    if (w->rank == 0)
-        atomic_store_explicit(next, 0, memory_order_relaxed); /* unused until after this phase's barrier */
-    for (;;) {
-        int64_t i = atomic_fetch_add_explicit(ticket, 1, memory_order_relaxed);
-        if (i >= tasks || atomic_load_explicit(&run->cancelled, memory_order_relaxed))
-            break;
-        struct skl_lane *lane = &run->lanes[i % run->plan.lanes];
-        task(w, lane, i / run->plan.lanes);
-        report(w, i, tasks);
+    int odd = w->phase & 1, team = run->team.size;
+    atomic_store_explicit(&share_of(run, w->rank)->taken[!odd], 0,
+                          memory_order_relaxed); /* nobody looks before the barrier */
+    for (int i = 0; i < team; i++) {
+        int rank = (w->rank + i) % team;
+        int64_t first = tasks * rank / team, share = tasks * (rank + 1) / team - first;
+        for (int64_t k; (k = take_task(share_of(run, rank), odd, share, i > 0)) >= 0;) {
+            if (atomic_load_explicit(&run->cancelled, memory_order_relaxed))
+                break;
+            do_task(w, first + k, parts, task);
+            report(w, i ? 1 : (double)(k + 1) / (double)share);
+        }
     }
     w->phase++;
     w->phases_in_wave++;
@@ -119,6 +151,12 @@ static void task_write(struct skl_worker *w, struct skl_lane *lane, int64_t part
         skl_write_grad_rows(w, lane, (int)part);
 }
 
+static void task_tiles(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+{
+    if (lane->n)
+        skl_grad_chunk(w, lane, part);
+}
+
 static int64_t slab_end(const struct skl_worker *w)
 {
     int64_t end = w->slab + w->run->plan.kept_tiles;
@@ -127,9 +165,9 @@ static int64_t slab_end(const struct skl_worker *w)
 
 static void task_columns(struct skl_worker *w, struct skl_lane *lane, int64_t part)
 {
-    int64_t first = w->slab + part * w->run_of_tiles, last = first + w->run_of_tiles;
+    int64_t tiles = slab_end(w) - w->slab, runs = w->runs;
     if (lane->n)
-        skl_grad_columns(w, lane, w->slab, first, last < slab_end(w) ? last : slab_end(w));
+        skl_grad_columns(w, lane, w->slab, w->slab + tiles * part / runs, w->slab + tiles * (part + 1) / runs);
 }
 
 /* Entries of da come in equal runs, two at least and of up to DA_ENTRIES, at whole strips of the micro-kernel. */
@@ -158,20 +196,27 @@ static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
 
-static void do_grads(struct skl_worker *w)
+static void do_slabs(struct skl_worker *w)
 {
     const struct skl_plan *plan = &w->run->plan;
     int64_t entries = runs_of_entries(w->run->work, 0) + runs_of_entries(w->run->work, 1);
-    w->run_of_tiles = (plan->kept_tiles + SLAB_TASKS - 1) / SLAB_TASKS;
-    if (!plan->recompute)
-        w->run_of_tiles = plan->chunk_tiles < w->run_of_tiles ? plan->chunk_tiles : w->run_of_tiles;
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
-        do_phase(w, (slab_end(w) - w->slab + w->run_of_tiles - 1) / w->run_of_tiles, task_columns);
+        w->runs = plan->recompute ? SLAB_TASKS : plan->chunks; /* whoever kept a tile uses it */
+        do_phase(w, w->runs, task_columns);
         if (entries)
             do_phase(w, entries, task_rows);
     }
-    if (entries)
-        do_phase(w, plan->panels, task_write);
+}
+
+static void do_grads(struct skl_worker *w)
+{
+    const struct skl_run *run = w->run;
+    if (run->plan.by_tile)
+        do_phase(w, run->plan.chunks, task_tiles);
+    else
+        do_slabs(w);
+    if (run->work->side[0].grad_a.data || run->work->side[1].grad_a.data)
+        do_phase(w, run->plan.panels, task_write);
 }
 
 static void do_wave(struct skl_worker *w)
@@ -263,6 +308,7 @@ static char *lay_out(struct skl_run *run)
     want_large_pages(memory, plan->bytes);
     run->scratch = memory + (size_t)plan->lanes * plan->lane_bytes;
     run->lanes = (struct skl_lane *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
+    for (int i = 0; i < plan->threads; i++) memset(share_of(run, i), 0, sizeof(struct skl_share));
     for (int i = 0; i < plan->lanes; i++) {
         run->lanes[i] = (struct skl_lane){.owner = {-1, -1}, .next_owner = {-1, -1}};
         skl_lay_lane(run->work, plan, memory + (size_t)i * plan->lane_bytes, &run->lanes[i]);

@@ -13,7 +13,7 @@ struct skl_run {
     struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
     int second_sweep_only;     /* skl_partial of JSD with the LSEs given */
     struct skl_lane *lanes;
-    char *scratch;
+    char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
 
     int64_t next_group, next_row; /* what has not been given to a lane yet */
@@ -21,7 +21,6 @@ struct skl_run {
     int64_t rows_done;            /* rows with work of the waves before */
     double value;
 
-    atomic_llong ticket[2]; /* tasks taken in this phase, and 0 for the next */
     atomic_int cancelled;
 };
 
@@ -33,7 +32,7 @@ struct skl_worker {
     int64_t phase;          /* counts the phases, the same in every thread */
     int64_t phases_in_wave; /* for the progress: a wave's phases count alike */
     int64_t slab;           /* gradient: first of the kept tiles */
-    int64_t run_of_tiles;   /* gradient: tiles of a task */
+    int64_t runs;           /* gradient: tasks that a slab's tiles make */
 };
 
 enum skl_status skl_run(struct skl_run *run);
@@ -59,6 +58,9 @@ struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_
                                      int64_t d0, int k, enum skl_fetch how, float *packed);
 void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
                     int64_t panel_stride);
+/* The tiles of a chunk that some row of the lane sees; none if *first >= *last. */
+void skl_chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first,
+                     int64_t *last);
 void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 
@@ -72,6 +74,7 @@ void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int pan
 void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last);
 void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
                    int d);
+void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 
 /* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);

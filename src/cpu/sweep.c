@@ -44,7 +44,6 @@ static struct skl_soon next_columns(const struct skl_work *w, const struct skl_l
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
-    soon.steadily = parts == 1 && soon.stride == soon.bytes && n == SKL_BK;
     return soon;
 }
 
@@ -194,11 +193,10 @@ static void push_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int
                                  &lane->states[chunk * run->plan.panels + panel]);
 }
 
-/* The tiles of a chunk that some row of the lane sees. */
-static void chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first,
-                        int64_t *last)
+void skl_chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first,
+                     int64_t *last)
 {
-    *first = chunk * run->plan.chunk_tiles, *last = *first + run->plan.chunk_tiles;
+    *first = skl_first_tile(&run->plan, chunk), *last = skl_first_tile(&run->plan, chunk + 1);
     int64_t lo = lane->first_column / SKL_BK, hi = (lane->last_column + SKL_BK - 1) / SKL_BK;
     *first = *first < lo ? lo : *first;
     *last = *last > hi ? hi : *last;
@@ -218,7 +216,7 @@ void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
     int64_t first, last;
     int keep = !w->run->plan.recompute && w->run->plan.kept_tiles > 0;
     empty_states(w->run, lane, chunk);
-    chunk_range(w->run, lane, chunk, &first, &last);
+    skl_chunk_range(w->run, lane, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         int64_t stride = tile_place(w, lane, tile, keep, y);
@@ -233,7 +231,7 @@ void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t ch
     int64_t first, last;
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0, nr = run->work->kernels->nr;
     empty_states(run, lane, chunk);
-    chunk_range(run, lane, chunk, &first, &last);
+    skl_chunk_range(run, lane, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         int64_t stride = tile_place(w, lane, tile, keep, y);
