@@ -12,6 +12,7 @@ set(sources
   src/cpu/grad.c
   src/cpu/isa.c
   src/cpu/lane.c
+  src/cpu/listed.c
   src/cpu/outputs.c
   src/cpu/peak.c
   src/cpu/plan.c

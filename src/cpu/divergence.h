@@ -25,7 +25,7 @@ static inline vf raise_max(int n, const float *y, int v, float *m, double *l, do
     vf old = vload(m + v * VL), now = old;
     for (int j = 0; j < n; j++) now = vmax(vload(y + j * NR + v * VL), now);
     vf ref = finite_max(now);
-    if (vany(vnle(now, old))) {
+    if (vbits(vnle(now, old))) {
         float factor[VL];
         vstore(m + v * VL, now);
         vstore(factor, vexp2(old - ref));
@@ -237,17 +237,25 @@ static void dz_jsd(int n, float *y_p, float *y_q, int want, const struct skl_pan
     }
 }
 
-/* live[strip] = does any |dz| of these MR columns pass its row's limit? NaN does. n is a multiple of MR. */
-static void mark_live(int n, const float *dz, const float *limit, unsigned char *live)
+/* NaN passes. n is a multiple of MR. */
+static int mark_live(int n, const float *dz, const float *limit, unsigned char *live, uint32_t *entries)
 {
+    vf lim[NV];
+    int count = 0;
+    UNROLLED for (int v = 0; v < NV; v++) lim[v] = vload(limit + v * VL);
     for (int j = 0; j < n; j += MR) {
-        vm any = vnle(vset(0.0f), vset(0.0f));
-        for (int v = 0; v < NV; v++) {
-            vf lim = vload(limit + v * VL);
-            for (int i = j; i < j + MR; i++) any = vor(any, vnle(vabs(vload(dz + i * NR + v * VL)), lim));
+        uint32_t any = 0;
+        for (int i = j; i < j + MR; i++) {
+            uint32_t rows = 0;
+            UNROLLED for (int v = 0; v < NV; v++) rows |= vbits(vnle(vabs(vload(dz + i * NR + v * VL)), lim[v]))
+                                                          << v * VL;
+            entries[i] = rows;
+            any |= rows;
+            count += __builtin_popcount(rows);
         }
-        live[j / MR] = (unsigned char)vany(any);
+        live[j / MR] = any != 0;
     }
+    return count;
 }
 
 /* Gradient of the column bias. */

@@ -54,27 +54,30 @@ static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t 
             k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].cap, y[side]);
 }
 
-/* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. */
-static void mark_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, int j0, int j1,
-                       float *dz, unsigned char *live)
+/* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. Returns
+ * the number of entries that count. */
+static int mark_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, int j0, int j1,
+                      float *dz, unsigned char *live, uint32_t *entries)
 {
     const struct skl_kernels *k = run->work->kernels;
     int end = (j1 + k->mr - 1) / k->mr * k->mr;
     float limit[SKL_NR_MAX];
     memset(live, 0, SKL_STRIPS_MAX);
+    memset(entries, 0, SKL_BK * sizeof *entries);
     if (j0 >= j1)
-        return;
+        return 0;
     for (int i = 0; i < k->nr; i++) limit[i] = (float)run->work->skip_below * fabsf(lane->factors[panel].g[side][i]);
     memset(dz + j1 * k->nr, 0, (size_t)((end - j1) * k->nr) * sizeof *dz);
-    k->mark_live(end - j0, dz + j0 * k->nr, limit, live + j0 / k->mr);
+    return k->mark_live(end - j0, dz + j0 * k->nr, limit, live + j0 / k->mr, entries + j0);
 }
 
-/* dz of the whole lane for one tile. */
+/* dz of the whole lane for one tile, and how many entries of each side count. */
 static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
-                    unsigned char *const live[2])
+                    unsigned char *const live[2], int64_t count[2])
 {
     const struct skl_run *run = w->run;
     int nr = run->work->kernels->nr;
+    count[0] = count[1] = 0;
     for (int panel = 0, j0, j1; panel * nr < lane->n; panel++) {
         float *const at[2] = {y[0] + panel * SKL_BK * nr, y[1] + panel * SKL_BK * nr};
         skl_tile_range(run, lane, panel, tile, &j0, &j1);
@@ -87,13 +90,13 @@ static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t t
         }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
-                mark_panel(run, lane, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX);
+                count[side] += mark_panel(run, lane, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX,
+                                          w->scratch.entries[side] + panel * SKL_BK);
     }
 }
 
-/* Where the columns' gradient is summed in f32: in the output itself, or in the lane when that has 16 bits. */
-static float *sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
-                             int64_t *stride)
+float *skl_sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
+                          int64_t *stride)
 {
     const struct skl_work_side *s = &w->side[side];
     *stride = lane->db[side] ? s->dim : s->grad_b.stride[2];
@@ -114,7 +117,7 @@ static void add_to_columns(const struct skl_run *run, const struct skl_lane *lan
     const struct skl_kernels *k = run->work->kernels;
     int64_t dim = run->work->side[side].dim, left = run->work->columns - tile * SKL_BK, stride;
     int n = left < SKL_BK ? (int)left : SKL_BK, panels = (lane->n + k->nr - 1) / k->nr;
-    float *db = sum_of_columns(run->work, lane, side, tile * SKL_BK, &stride);
+    float *db = skl_sum_of_columns(run->work, lane, side, tile * SKL_BK, &stride);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
     for (int64_t i = 0; i < steps; i++) {
         int64_t d = i * k->nr, first = numbers * i / steps;
@@ -138,34 +141,32 @@ static int sees_tile(const struct skl_lane *lane, int64_t tile)
     return (tile + 1) * SKL_BK > lane->first_column && tile * SKL_BK < lane->last_column;
 }
 
-/* dz over the tile's y, and what it adds to the gradients of the columns. */
-static void grad_columns_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
-                              unsigned char *const live[2], int more)
+static void make_dz(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+                    unsigned char *const live[2], int64_t count[2])
 {
-    const struct skl_run *run = w->run;
-    int64_t panel_size = (int64_t)SKL_BK * run->work->kernels->nr, tile_size = panel_size * run->plan.panels;
-    if (run->plan.recompute)
-        skl_score_tile(w, lane, tile, y, panel_size);
-    dz_tile(w, lane, tile, y, live);
-    for (int side = 0; side < 2; side++) {
-        if (run->work->side[side].grad_b.data)
-            add_to_columns(run, lane, tile, side, y[side], live[side],
-                           run->plan.recompute || !more ? NULL : y[!side] + tile_size);
-        if (lane->dbias[side])
-            add_to_bias(run, lane, tile, side, y[side]);
-    }
+    if (w->run->plan.recompute)
+        skl_score_tile(w, lane, tile, y, (int64_t)SKL_BK * w->run->work->kernels->nr);
+    dz_tile(w, lane, tile, y, live, count);
 }
 
 void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last)
 {
     const struct skl_plan *plan = &w->run->plan;
-    int64_t tile_size = (int64_t)SKL_BK * w->run->work->kernels->nr * plan->panels;
+    int64_t tile_size = (int64_t)SKL_BK * w->run->work->kernels->nr * plan->panels, count[2];
     for (int64_t tile = first; tile < last; tile++) {
         float *const y[2] = {lane->y[0] + (tile - slab) * tile_size, lane->y[1] + (tile - slab) * tile_size};
         int64_t marks = (tile - slab) * plan->panels * SKL_STRIPS_MAX;
         unsigned char *const live[2] = {lane->live[0] + marks, lane->live[1] + marks};
-        if (sees_tile(lane, tile))
-            grad_columns_tile(w, lane, tile, y, live, tile + 1 < last);
+        if (!sees_tile(lane, tile))
+            continue;
+        make_dz(w, lane, tile, y, live, count);
+        for (int side = 0; side < 2; side++) {
+            if (w->run->work->side[side].grad_b.data)
+                add_to_columns(w->run, lane, tile, side, y[side], live[side],
+                               plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
+            if (lane->dbias[side])
+                add_to_bias(w->run, lane, tile, side, y[side]);
+        }
     }
 }
 
@@ -233,21 +234,46 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
     }
 }
 
+/* ------------------------------------------------------------------------------------------------ by tile --- */
+
+/* Both products of a tile's dz of one side. */
+static void grad_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, float *const y[2],
+                      int few, int more, int add, float *da)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_work_side *s = &run->work->side[side];
+    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels;
+    const unsigned char *live = w->scratch.live[side];
+    int kept = !run->plan.recompute && more;
+    if (few)
+        skl_list_entries(w, lane, side, y[side]);
+    if (s->grad_b.data && few)
+        skl_add_listed_to_columns(w, lane, tile, side);
+    else if (s->grad_b.data)
+        add_to_columns(run, lane, tile, side, y[side], live, kept ? y[!side] + tile_size : NULL);
+    if (lane->dbias[side])
+        add_to_bias(run, lane, tile, side, y[side]);
+    if (s->grad_a.data && few)
+        skl_add_listed_to_rows(w, lane, tile, side, add, da);
+    else if (s->grad_a.data)
+        grad_rows_tile(w, lane, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
+}
+
 void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
 {
     const struct skl_run *run = w->run;
-    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels, first, last;
+    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels, first, last, count[2];
     skl_chunk_range(run, lane, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         for (int side = 0; side < 2; side++)
             y[side] = run->plan.recompute ? w->scratch.y[side] : lane->y[side] + tile * tile_size;
-        grad_columns_tile(w, lane, tile, y, w->scratch.live, tile + 1 < last);
-        for (int side = 0; side < 2; side++)
-            if (lane->da[side])
-                grad_rows_tile(w, lane, tile, side, 0, (int)run->work->side[side].dim, y[side],
-                               run->plan.recompute || tile + 1 == last ? NULL : y[side] + tile_size,
-                               w->scratch.live[side], tile > first,
-                               lane->da[side] + chunk * skl_da_size(run->work, &run->plan, side));
+        make_dz(w, lane, tile, y, w->scratch.live, count);
+        for (int side = 0; side < 2; side++) {
+            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * run->plan.block;
+            float *da = lane->da[side] ? lane->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
+            if (run->work->grads & 1 << side)
+                grad_tile(w, lane, tile, side, y, few, tile + 1 < last, tile > first, da);
+        }
     }
 }

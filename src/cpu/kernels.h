@@ -74,6 +74,9 @@ struct skl_kernels {
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
                          struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
 
+    void (*add_listed)(int n, const uint16_t *at, const float *x, const float *B, int64_t stride, int64_t next, int d,
+                       float *C); /* C += sum x[k] B[at[k]] */
+
     /* Shaping logits. */
     void (*softcap)(int n, float *y, double cap);                            /* y = cap tanh y */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
@@ -88,7 +91,9 @@ struct skl_kernels {
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
     void (*dz_kl)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
     void (*dz_jsd)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
-    void (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live);
+    /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
+    int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,
+                     uint32_t *entries);                  /* returns how many */
     void (*add_rows)(int n, const float *dz, float *sum); /* sum[j] += sum over rows of dz[j] */
 
     /* exp2 of nr numbers <= 0, for the factors. */

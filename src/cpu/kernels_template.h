@@ -5,6 +5,7 @@
 #include "pack.h"
 #include "vmath.h"
 #include "divergence.h"
+#include "listed.h"
 
 const struct skl_kernels KERNELS = {
     .isa = KERNELS_ISA,
@@ -20,6 +21,7 @@ const struct skl_kernels KERNELS = {
     .logits = logits,
     .grad_rows = grad_rows,
     .grad_columns = grad_columns,
+    .add_listed = add_listed,
     .softcap = softcap,
     .softcap_back = softcap_back,
     .mask = mask,

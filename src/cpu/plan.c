@@ -85,6 +85,13 @@ size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char 
     return at;
 }
 
+static void lay_lists(char *memory, size_t *at, int64_t groups, int64_t entries, struct skl_lists *lists)
+{
+    lists->start = take(memory, at, (groups + 1) * (int64_t)sizeof *lists->start);
+    lists->at = take(memory, at, entries * (int64_t)sizeof *lists->at);
+    lists->x = take(memory, at, entries * (int64_t)sizeof *lists->x);
+}
+
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch)
 {
     int64_t tile = 4 * (int64_t)SKL_BK * w->kernels->nr, columns = 4 * SKL_BK * SKL_LDK;
@@ -97,6 +104,13 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->y[i] = take(memory, &at, one ? tile : tile * plan->panels);
         scratch->capped[i] = grad && w->side[i].cap > 0 ? take(memory, &at, tile) : NULL;
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
+        scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
+    }
+    if (plan->by_tile && w->skip_below > 0) {
+        int64_t entries = (int64_t)SKL_BK * plan->block / SKL_LISTED;
+        lay_lists(memory, &at, SKL_BK, entries, &scratch->by_column);
+        lay_lists(memory, &at, plan->block, entries, &scratch->by_row);
+        scratch->listed_da = take(memory, &at, 4 * w->kernels->nr * most(w->side[0].dim, w->side[1].dim));
     }
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
     return at;

@@ -16,8 +16,9 @@
 #include <stdatomic.h>
 
 enum {
-    SKL_BLOCK = 512,               /* most rows of a lane */
-    SKL_PANELS_MAX = SKL_BLOCK / 8 /* with the narrowest panels */
+    SKL_BLOCK = 512,                /* most rows of a lane */
+    SKL_PANELS_MAX = SKL_BLOCK / 8, /* with the narrowest panels */
+    SKL_LISTED = 4                  /* lists take as long as dense products when about a quarter of all counts */
 };
 
 struct skl_plan {
@@ -65,6 +66,13 @@ struct skl_share {
     atomic_ullong taken[2];
 };
 
+/* Entries of a tile of dz in groups, those of a column or of a row: group i has start[i] .. start[i+1]-1. */
+struct skl_lists {
+    int *start;
+    uint16_t *at; /* which row of the lane, or column of the tile */
+    float *x;
+};
+
 /* Buffers of one thread. */
 struct skl_scratch {
     struct skl_share *share; /* first, so that other threads find it */
@@ -72,7 +80,10 @@ struct skl_scratch {
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
     unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the lane's */
-    float *line;             /* [widest dim] */
+    uint32_t *entries[2];    /* [panels][SKL_BK]: which entries of dz are not negligible, a bit for each row */
+    struct skl_lists by_column, by_row; /* skip_below: the entries, when they are at most 1 of SKL_LISTED */
+    float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
+    float *line;                        /* [widest dim] */
 };
 
 static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)

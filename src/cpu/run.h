@@ -76,6 +76,16 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t sl
                    int d);
 void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
 
+/* Where the columns' gradient is summed in f32: in the output itself, or in the lane when that has 16 bits. */
+float *skl_sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
+                          int64_t *stride);
+
+/* listed.c: the same two products over the few entries that count. */
+void skl_list_entries(const struct skl_worker *w, const struct skl_lane *lane, int side, const float *dz);
+void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile, int side);
+void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int add,
+                            float *da);
+
 /* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);
 void skl_flush_columns(const struct skl_run *run, struct skl_lane *lane, int64_t chunk);

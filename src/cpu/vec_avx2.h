@@ -30,8 +30,7 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 }
 typedef __m256 vm;
 static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
-static inline vm vor(vm a, vm b) { return _mm256_or_ps(a, b); }
-static inline int vany(vm a) { return _mm256_movemask_ps(a) != 0; }
+static inline uint32_t vbits(vm a) { return (uint32_t)_mm256_movemask_ps(a); }
 #include "vec_round.h"
 static inline vf vscale(vf a, vf n)
 {

@@ -30,8 +30,7 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 }
 typedef __mmask16 vm;
 static inline vm vnle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
-static inline vm vor(vm a, vm b) { return (vm)(a | b); }
-static inline int vany(vm a) { return a != 0; }
+static inline uint32_t vbits(vm a) { return a; }
 static inline vf vsplit_integer(vf x, vf *n)
 {
     *n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

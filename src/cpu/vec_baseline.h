@@ -28,8 +28,7 @@ static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a)
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
 typedef vi vm;                                                            /* a comparison of lanes */
 static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
-static inline vm vor(vm a, vm b) { return a | b; }
-static inline int vany(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; } /* in some lane */
+static inline uint32_t vbits(vm a) { return (uint32_t)((a[0] & 1) | (a[1] & 2) | (a[2] & 4) | (a[3] & 8)); } /* a bit a lane */
 #include "vec_round.h"
 static inline vf vscale(vf a, vf n) { return (vf)((vu)a + ((vu)n << 23)); }                     /* a 2^n */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */

@@ -23,8 +23,7 @@ static inline vf vkeep_nlt(vf x, vf lim, vf a)
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
 typedef uint32x4_t vm;
 static inline vm vnle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
-static inline vm vor(vm a, vm b) { return vorrq_u32(a, b); }
-static inline int vany(vm a) { return vmaxvq_u32(a) != 0; }
+static inline uint32_t vbits(vm a) { return vaddvq_u32(vandq_u32(a, (uint32x4_t){1, 2, 4, 8})); }
 #include "vec_round.h"
 static inline vf vscale(vf a, vf n)
 {
