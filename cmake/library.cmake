@@ -24,7 +24,8 @@ set(sources
 # they are never part of link-time optimisation: it would inline them into code that runs on every processor.
 set(kernels src/cpu/kernels_baseline.c)
 if(STREAMKL_TARGET_X86_64)
-  list(APPEND kernels src/cpu/kernels_avx2.c src/cpu/kernels_avx2_narrow.c src/cpu/kernels_avx512.c)
+  list(APPEND kernels src/cpu/kernels_avx2.c src/cpu/kernels_avx2_narrow.c src/cpu/kernels_avx512.c
+       src/cpu/kernels_avx512_narrow.c)
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 elseif(STREAMKL_TARGET_AARCH64)

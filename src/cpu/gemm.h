@@ -17,11 +17,14 @@ enum { NR = NV * VL, KC = SKL_LDK / MR * MR /* so that whole strips of MR fit in
 #define UNROLLED _Pragma("GCC unroll 16")
 
 static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
-                                                               const float *B, vf c[MR][NV])
+                                                               const float *B, const char *stream, int lines,
+                                                               vf c[MR][NV])
 {
     _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
     {
         vf b[NV];
+        if (stream && k < lines) /* a constant NULL but where memory is the limit; into L2, L1 is for this strip */
+            __builtin_prefetch(stream + 64 * k, 0, 2);
         UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + k * NR + v * VL);
         UNROLLED for (int i = 0; i < MR; i++)
         {
@@ -32,7 +35,7 @@ static inline __attribute__((always_inline)) void micro_kernel(int K, const floa
 }
 
 /* Asks for the next 'lines' of what will be wanted. Always inline: GCC takes a function that only prefetches for one
- * without effect, and drops its calls. Into L1: hints for L2 alone are not followed everywhere. */
+ * without effect, and drops its calls. Into L1: short far-apart rows asked for into L2 alone did not come (Zen 4). */
 static inline __attribute__((always_inline)) void ask(struct skl_soon *soon, int lines)
 {
     for (; lines > 0 && soon->rows > 0; lines--) {
@@ -58,7 +61,7 @@ static inline __attribute__((always_inline)) void asking_kernel(int K, const flo
 {
     for (int k = 0; k < K; k += ASK_STEP) {
         ask(soon, lines);
-        micro_kernel(K - k < ASK_STEP ? K - k : ASK_STEP, A + k * aks, ars, aks, B + k * NR, c);
+        micro_kernel(K - k < ASK_STEP ? K - k : ASK_STEP, A + k * aks, ars, aks, B + k * NR, NULL, 0, c);
     }
 }
 
@@ -101,7 +104,10 @@ static void logits(int n, int k, const float *columns, int64_t ld, const float *
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
         clear_c(c);
-        asking_kernel(k, columns + j * ld, ld, 1, rows, &soon, lines, c);
+        if (soon.stream) /* the same strip of the next tile, a line a step */
+            micro_kernel(k, columns + j * ld, ld, 1, rows, soon.at + j * soon.stride, MR * soon.bytes / 64, c);
+        else
+            asking_kernel(k, columns + j * ld, ld, 1, rows, &soon, lines, c);
         put_c(c, add, y + j * NR);
     }
 }
@@ -142,7 +148,7 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
         for (int panel = 0; panel < panels; panel++) {
             ask(&soon, lines);
             if (live[panel * SKL_STRIPS_MAX + strip])
-                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
+                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, NULL, 0, c);
         }
         if (whole) {
             add_c(c, db + j * stride, stride);

@@ -54,6 +54,7 @@ struct skl_soon {
     int64_t stride;  /* bytes from row to row */
     int rows, bytes; /* rows still to be asked for, bytes of each */
     int byte;        /* of the present row, where the asking has come to */
+    int stream;      /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
 };
 
 struct skl_kernels {
@@ -104,7 +105,7 @@ struct skl_kernels {
 };
 
 extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx2_narrow, skl_kernels_avx512,
-    skl_kernels_neon;
+    skl_kernels_avx512_narrow, skl_kernels_neon;
 
 /* The kernels for p.isa; NULL when this build or CPU lacks them. */
 const struct skl_kernels *skl_kernels_for(enum skl_isa isa);

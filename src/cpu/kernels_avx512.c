@@ -4,5 +4,5 @@
 #include "vec_avx512.h"
 #define KERNELS skl_kernels_avx512
 #define KERNELS_ISA SKL_ISA_AVX512
-#define KERNELS_NARROWER &skl_kernels_avx2
+#define KERNELS_NARROWER &skl_kernels_avx512_narrow
 #include "kernels_template.h"

@@ -44,6 +44,7 @@ static struct skl_soon next_columns(const struct skl_work *w, const struct skl_l
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < w->kernels->kc ? left : w->kernels->kc) * size);
+    soon.stream = parts == 1 && soon.stride == soon.bytes && n == SKL_BK && s->b.dtype == SKL_F32;
     return soon;
 }
 

@@ -6,8 +6,12 @@
 #endif
 
 /* 8 x 2 accumulators of 16 lanes: 16 of 32 registers, enough to hide the latency of two FMA pipes, and a power of two
- * so that head sizes have no tail. */
+ * so that head sizes have no tail. Narrow, for up to sixteen rows: 16 x 1. */
+#ifdef NARROW
+enum { VL = 16, NV = 1, MR = 16 };
+#else
 enum { VL = 16, NV = 2, MR = 8 };
+#endif
 typedef __m512 vf;
 typedef __m512i vi;
 
