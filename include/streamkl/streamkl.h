@@ -165,9 +165,9 @@ struct skl_problem {
     skl_progress progress;  /* optional */
     void *progress_data;
 
-    /* Gradient products leave out blocks (some 8 columns of some 32 rows) in which every |dz| is at most this much of
-     * its row's upstream gradient: an error of at most that in each entry of dz. 0: only exact zeros are left out. dz
-     * itself is tested, so this holds for every divergence. */
+    /* Gradient products may leave out entries of dz that are at most this much of their row's upstream gradient: an
+     * error of at most that in each of them. 0: nothing but exact zeros. dz itself is tested, so this holds for every
+     * divergence. Pays where distributions are peaked: 2^-24 is below the rounding of f32 sums. */
     double skip_below;
 
     /* For CUDA tensors, which in turn have no use for threads, isa, progress and skip_below. */

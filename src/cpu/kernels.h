@@ -15,9 +15,9 @@
 #include "streamkl/streamkl.h"
 
 enum {
-    SKL_BK =
-        192, /* columns in a tile: a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles
-                      (48 KiB) further out of L1; fewer would make grad_rows load and store da more often */
+    /* Columns in a tile, a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles (48 KiB)
+     * further out of L1; fewer would make grad_rows load and store da more often. */
+    SKL_BK = 192,
     SKL_KC = 256,    /* most entries of dim in a packed tile */
     SKL_LDK = 272,   /* distance between its columns: 17 lines, so that one line of each falls into all sets of L1 */
     SKL_NR_MAX = 32, /* rows in the widest panel */
