@@ -22,8 +22,7 @@ static void run_everywhere(struct test_fixture *f, double logit, const char *nam
             continue;
         f->p.isa = isas[k];
         test_context("%s, %s, divergence %d", name, skl_isa_name(isas[k]), f->c.divergence);
-        for (int way = 0; way < WAYS; way++)
-            test_run(f, way);
+        for (int way = 0; way < WAYS; way++) test_run(f, way);
     }
 }
 
@@ -37,8 +36,7 @@ static void with_logits(const char *name, int64_t cols, double largest, double (
         test_build(&f, &c);
         for (int side = 0; side < 2; side++) {
             test_fill(&f.in[3 * side].t, 0);
-            for (int64_t j = 0; j < cols; j++)
-                test_set(&f.in[3 * side + 2].t, j, logit(side, j));
+            for (int64_t j = 0; j < cols; j++) test_set(&f.in[3 * side + 2].t, j, logit(side, j));
         }
         run_everywhere(&f, largest, name);
         test_destroy(&f);
@@ -161,15 +159,22 @@ static void check_others(struct test_fixture *f, const char *name)
     }
 }
 
-enum poison { IN_ROW, IN_COLUMN, IN_WEIGHTLESS_ROW, IN_PADDING, IN_UNSEEN_COLUMN, POISONS };
+enum poison { IN_ROW, IN_COLUMN, IN_WEIGHTLESS_ROW, IN_PADDING, IN_UNSEEN_COLUMN, BESIDE_THE_RANGE, POISONS };
+
+/* A range whose ends fall inside strips of every width, seen by fewer rows than any panel has. */
+enum { RANGE_BEGIN = 21, RANGE_END = 43, RANGE_ROWS = 3 };
 
 static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
 {
-    static const char *const names[] = {"in a row", "in a column", "in a row of weight 0", "in a padded column",
-                                        "in a column no row sees"};
+    static const char *const names[] = {"in a row",
+                                        "in a column",
+                                        "in a row of weight 0",
+                                        "in a padded column",
+                                        "in a column no row sees",
+                                        "beside the range of all rows"};
     struct test_fixture f;
-    struct test_case c = test_attention_case(40, 60, 10);
-    c.causal = 1, c.divergence = d;
+    struct test_case c = test_attention_case(where == BESIDE_THE_RANGE ? RANGE_ROWS : 40, 60, 10);
+    c.causal = where != BESIDE_THE_RANGE, c.divergence = d, c.ranges = where == BESIDE_THE_RANGE;
     if (where == IN_WEIGHTLESS_ROW)
         c.weights = TEST_POSITIVE;
     if (where == IN_PADDING)
@@ -185,10 +190,15 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
         for (int64_t i = 0; i < c.dim[side]; i++) {
             if (where == IN_ROW || where == IN_WEIGHTLESS_ROW)
                 test_set(a, row * c.dim[side] + i, value);
-            else
+            else if (where != BESIDE_THE_RANGE)
                 test_set(b, column * c.dim[side] + i, value);
+            else
+                test_set(b, (RANGE_BEGIN - 1) * c.dim[side] + i, value),
+                    test_set(b, RANGE_END * c.dim[side] + i, value);
         }
     }
+    for (int64_t i = 0; where == BESIDE_THE_RANGE && i < RANGE_ROWS; i++)
+        test_set(&f.in[6].t, i, RANGE_BEGIN), test_set(&f.in[7].t, i, RANGE_END);
     if (where == IN_WEIGHTLESS_ROW)
         test_set(&f.in[8].t, 11, 0);
     test_expect(&f);
@@ -239,8 +249,7 @@ static void none(void)
             test_context("%s, divergence %d", kind ? "no columns" : "no rows", d);
             CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
             CHECK(value == 0, "value %g", value);
-            for (int i = 0; i < 6; i++)
-                CHECK(grad[i] == 0, "gradient %g", grad[i]);
+            for (int i = 0; i < 6; i++) CHECK(grad[i] == 0, "gradient %g", grad[i]);
             for (int i = 0; kind && i < 3; i++)
                 CHECK(loss[i] == 0 && lse[i] == -INFINITY, "loss %g, lse %g", loss[i], lse[i]);
         }
@@ -257,8 +266,7 @@ static void half_a_million(void)
         test_build(&f, &c);
         test_expect(&f);
         test_context("%lld keys, divergence %d", (long long)cols, d);
-        for (int way = 0; way < WAYS; way++)
-            test_run(&f, way);
+        for (int way = 0; way < WAYS; way++) test_run(&f, way);
         test_destroy(&f);
     }
 }
@@ -276,8 +284,7 @@ static void many_rows(void)
                 test_set(&f.in[3 * side].t, i, fabs(test_get(&f.in[3 * side].t, i)));
         test_expect(&f);
         test_context("many rows, divergence %d", d);
-        for (int way = 0; way < WAYS; way++)
-            test_run(&f, way);
+        for (int way = 0; way < WAYS; way++) test_run(&f, way);
         test_destroy(&f);
     }
 }

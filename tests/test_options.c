@@ -7,8 +7,7 @@
 
 static void every_divergence(struct test_case c)
 {
-    for (c.divergence = 0; c.divergence < 3; c.divergence++)
-        test_all_ways(&c);
+    for (c.divergence = 0; c.divergence < 3; c.divergence++) test_all_ways(&c);
 }
 
 static void masks(void)
@@ -113,7 +112,7 @@ static void weights(void)
         }
 }
 
-/* skip_below = x leaves out nothing but blocks whose every |dz| is at most x g: each entry of dz is off by x g at most,
+/* skip_below = x leaves out nothing but entries with |dz| at most x g: each entry of dz is off by x g at most,
  * so da by at most x g |slope| sum_j |b_j| and db by x |slope| sum_i g_i |a_i|. Values do not change at all. */
 static void skipping(void)
 {
@@ -132,14 +131,12 @@ static void skipping(void)
                 const struct skl_tensor *other = &f.in[o - A_S + (of_a ? 1 : -1)].t; /* b for a, a for b */
                 int64_t D = c.dim[S], n = of_a ? c.cols : c.rows;
                 double sum = o == BIAS_S ? (double)n : 0, slope = c.use ? 1 : 1 / sqrt((double)D);
-                for (int64_t j = 0; o != BIAS_S && j < n; j++)
-                    sum += fabs(test_get(other, j * D + i % D));
+                for (int64_t j = 0; o != BIAS_S && j < n; j++) sum += fabs(test_get(other, j * D + i % D));
                 /* Unlike the other bounds, which are of the size of the rounding, this allows for large logits too. */
                 f.bound[o][i] = 4 * f.bound[o][i] + f.p.skip_below * slope * sum;
             }
         for (int o = LOSS; o <= KL_T; o++)
-            for (int64_t i = 0; f.want[o] && i < c.rows; i++)
-                f.bound[o][i] *= 4;
+            for (int64_t i = 0; f.want[o] && i < c.rows; i++) f.bound[o][i] *= 4;
         f.value_bound *= 4;
         test_run(&f, WAY_TOGETHER), test_run(&f, WAY_RECOMPUTE), test_run(&f, WAY_BACKWARD);
         test_destroy(&f);
@@ -156,8 +153,7 @@ static void expect_the_same(struct test_fixture *f)
             f->want[o][i] = test_get(&f->out[o].t, i);
             largest = fmax(largest, fabs(f->want[o][i]));
         }
-        for (int64_t i = 0; i < n; i++)
-            f->bound[o][i] = o < A_S ? 0 : 1e-6 * largest;
+        for (int64_t i = 0; i < n; i++) f->bound[o][i] = o < A_S ? 0 : 1e-6 * largest;
     }
     f->want_value = f->value, f->value_bound = 0;
 }
@@ -177,6 +173,21 @@ static void expect_dense(struct test_fixture *f, enum test_way way)
     expect_the_same(f);
 }
 
+/* In a row of weight NaN every entry counts, but none behind the last column, where there is no gradient to add to. */
+static void list_nan(struct test_fixture *f)
+{
+    struct skl_outputs out = test_outputs(f, 1, GRAD_ALL);
+    struct skl_tensor *weight = &f->in[INPUTS - 1].t;
+    double was = test_get(weight, 3);
+    test_set(weight, 3, NAN);
+    CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);
+    test_set(weight, 3, was);
+    CHECK(isnan(f->value), "a weight of NaN gives the value %g", f->value);
+    for (int o = 0; o < OUTPUTS; o++)
+        if (f->want[o])
+            CHECK(test_take(&f->out[o], f->got), "wrote outside of %s", test_output_name[o]);
+}
+
 /* Where few entries of dz count, the products go through lists of them: the same sums as without, and a limit of 1e-30
  * leaves out nothing that could be seen. Distributions so peaked that a tenth of the entries passes it; dims with and
  * without rests of every vector width. */
@@ -188,7 +199,7 @@ static void listing(void)
         struct test_fixture f;
         int64_t dim = dims[k / 6 % COUNT(dims)];
         struct test_case c = k % 2 ? test_linear_case(45, 500, dim) : test_attention_case(45, 500, dim);
-        c.divergence = k / 2 % 3, c.spread = 60, c.reduction = SKL_SUM;
+        c.divergence = k / 2 % 3, c.spread = 60, c.reduction = SKL_SUM, c.weights = TEST_SIGNED;
         if (!skl_isa_available(isas[k / 6 / COUNT(dims)]))
             continue;
         test_build(&f, &c);
@@ -201,6 +212,7 @@ static void listing(void)
             f.p.skip_below = 1e-30;
             test_run(&f, ways[way]);
         }
+        list_nan(&f);
         test_destroy(&f);
     }
 }

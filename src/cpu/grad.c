@@ -66,7 +66,10 @@ static int mark_panel(const struct skl_run *run, const struct skl_lane *lane, in
     memset(entries, 0, SKL_BK * sizeof *entries);
     if (j0 >= j1)
         return 0;
-    for (int i = 0; i < k->nr; i++) limit[i] = (float)run->work->skip_below * fabsf(lane->factors[panel].g[side][i]);
+    for (int i = 0; i < k->nr; i++) {
+        float x = (float)run->work->skip_below * fabsf(lane->factors[panel].g[side][i]);
+        limit[i] = x <= FLT_MAX ? x : 0; /* NaN would let the zeros behind j1 pass */
+    }
     memset(dz + j1 * k->nr, 0, (size_t)((end - j1) * k->nr) * sizeof *dz);
     return k->mark_live(end - j0, dz + j0 * k->nr, limit, live + j0 / k->mr, entries + j0);
 }
@@ -85,7 +88,9 @@ static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t t
         if (j0 < j1) {
             int lo[SKL_NR_MAX], hi[SKL_NR_MAX];
             dz_panel(w, lane, tile, panel, j1 - j0, from_j0);
-            if (skl_panel_mask(run, lane, panel, tile, lo, hi)) /* 0, also when the row is NaN */
+            int masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
+            for (int i = lane->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* lanes without a row */
+            if (masked) /* 0, also when the row is NaN */
                 for (int side = 0; side < 2; side++) run->work->kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
         }
         for (int side = 0; side < 2; side++)
@@ -156,7 +161,8 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t
     for (int64_t tile = first; tile < last; tile++) {
         float *const y[2] = {lane->y[0] + (tile - slab) * tile_size, lane->y[1] + (tile - slab) * tile_size};
         int64_t marks = (tile - slab) * plan->panels * SKL_STRIPS_MAX;
-        unsigned char *const live[2] = {lane->live[0] + marks, lane->live[1] + marks};
+        unsigned char *const live[2] = {lane->live[0] ? lane->live[0] + marks : NULL,
+                                        lane->live[1] ? lane->live[1] + marks : NULL};
         if (!sees_tile(lane, tile))
             continue;
         make_dz(w, lane, tile, y, live, count);
@@ -181,11 +187,14 @@ static void drop_nonfinite(int n, int d, float *columns)
         }
 }
 
+/* Are there columns that only some rows see, or none behind the last strip's end? */
 static int masked_tile(const struct skl_run *run, const struct skl_lane *lane, int64_t tile)
 {
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->work->kernels->nr;
-    for (int panel = 0; !masked && panel * nr < lane->n; panel++)
-        masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
+    for (int panel = 0, j0, j1; !masked && panel * nr < lane->n; panel++) {
+        skl_tile_range(run, lane, panel, tile, &j0, &j1);
+        masked = skl_panel_mask(run, lane, panel, tile, lo, hi) || j1 % run->work->kernels->mr;
+    }
     return masked;
 }
 
@@ -270,7 +279,7 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t c
             y[side] = run->plan.recompute ? w->scratch.y[side] : lane->y[side] + tile * tile_size;
         make_dz(w, lane, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
-            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * run->plan.block;
+            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * lane->n;
             float *da = lane->da[side] ? lane->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
             if (run->work->grads & 1 << side)
                 grad_tile(w, lane, tile, side, y, few, tile + 1 < last, tile > first, da);

@@ -121,7 +121,7 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     struct skl_lane lane;
     struct skl_scratch scratch;
     plan->panels = plan->block / w->kernels->nr;
-    plan->chunks = least(most(plan->tiles, 1), most((plan->by_tile ? TASKS_BY_TILE : TASKS) / plan->lanes, 1));
+    plan->chunks = least(most(plan->tiles, 1), most(plan->tasks / plan->lanes, 1));
     plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
     int64_t lanes = round_up(plan->lanes * (int64_t)sizeof lane, SKL_ALIGN);
@@ -228,6 +228,8 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
             plan->block = (int)round_up(plan->block / 2, w->kernels->nr);
         else if (plan->kept_tiles > 1)
             plan->kept_tiles /= 2;
+        else if (plan->by_tile && plan->tasks > 1)
+            plan->tasks /= 2;
         else
             return 0;
     }
@@ -242,6 +244,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= kc && w.side[1].dim <= kc;
     plan->by_tile = plan->whole && w.grads;
+    plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     plan->keep = choose_keep(call, &w);
     choose_groups(&w, plan);
     if (w.limit_is_default) /* what a 16-bit gradient of b needs at least comes on top */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a call will be run, and the memory it will take. Nothing but the last line of the plan depends on the number of
- * threads, so neither do the results.
+ * How a call will be run, and the memory it will take. Nothing but the last two lines of the plan depends on the number
+ * of threads, so neither do the results.
  *
  *     lane     a block of up to 'block' rows that see the same columns; 'lanes' of them are worked on at once
  *     panel    nr rows of a lane, side by side in the vector lanes
@@ -25,14 +25,14 @@ struct skl_plan {
     enum skl_call call;
     int block, panels, lanes;
     int64_t tiles;
-    int64_t chunks;     /* tasks that the columns of a lane make */
-    enum skl_keep keep; /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles; /* tiles of logits a lane holds: all; a slab of them, filled again and again; or none */
-    int recompute;      /* not all are held: logits are computed anew for the gradient */
-    int whole;          /* both operands' dim fits in one column tile */
-    int by_tile;        /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
-    int own_columns;    /* a gradient of b is wanted: rows that share b must not be worked on at once */
-    int64_t group;      /* heads (attention) that may share a gradient of b */
+    int64_t tasks, chunks; /* aimed at: lanes x chunks; tasks that the columns of a lane make */
+    enum skl_keep keep;    /* what the sweep leaves in the kept tiles */
+    int64_t kept_tiles;    /* tiles of logits a lane holds: all; a slab of them, filled again and again; or none */
+    int recompute;         /* not all are held: logits are computed anew for the gradient */
+    int whole;             /* both operands' dim fits in one column tile */
+    int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
+    int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
+    int64_t group;   /* heads (attention) that may share a gradient of b */
     size_t lane_bytes, thread_bytes;
     size_t bytes; /* in all: the lanes, their descriptions, and private buffers of ... */
     int threads;  /* ... as many threads as were asked for and fit the limit */

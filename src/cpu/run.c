@@ -32,8 +32,9 @@ typedef void phase_task(struct skl_worker *w, struct skl_lane *lane, int64_t par
 
 /* ------------------------------------------------------------------------------------------------ shares --- */
 
-/* A thread's share is the same part of the columns in each phase: what it has written it finds in its own cache, where
- * cores do not have one together. It takes tasks from the front of its share; who has done his takes from others' backs. */
+/* A thread's share is the same part of the columns in each phase over columns: what it has written it finds in its own
+ * cache, where cores do not have one together. It takes tasks from the front of its share; who has done his takes from
+ * others' backs. */
 static struct skl_share *share_of(const struct skl_run *run, int rank)
 {
     return (struct skl_share *)(run->scratch + (size_t)rank * run->plan.thread_bytes);
