@@ -212,7 +212,8 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
     return c;
 }
 
-/* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next' is the tile wanted after dz. */
+/* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
+ * has, panel for panel as dz, what will be wanted after it. */
 static void grad_rows_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int64_t d0, int d,
                            const float *dz, const float *next, const unsigned char *live, int add, float *da)
 {
