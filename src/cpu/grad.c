@@ -219,7 +219,7 @@ static void grad_rows_tile(const struct skl_worker *w, struct skl_lane *lane, in
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->work->kernels;
-    int64_t dim = (run->work->side[side].dim + k->mr - 1) / k->mr * k->mr, panel_size = (int64_t)SKL_BK * k->nr;
+    int64_t dim = skl_da_entries(run->work, side), panel_size = (int64_t)SKL_BK * k->nr;
     struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
     for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
         struct skl_soon soon = soon_logits(next ? next + panel * panel_size : NULL, panel_size);

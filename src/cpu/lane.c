@@ -162,7 +162,7 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
                 spread_row(run, line, s->dim, panel * nr + i, lane->raw[side]);
         }
         if (lane->da[side] && !run->plan.by_tile) {
-            int64_t mr = run->work->kernels->mr, dim = (s->dim + mr - 1) / mr * mr;
+            int64_t dim = skl_da_entries(run->work, side);
             memset(lane->da[side] + panel * nr * dim, 0, (size_t)(nr * dim) * sizeof(float));
         }
     }
@@ -195,7 +195,7 @@ void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int 
         if (da && run->plan.by_tile)
             da = add_chunks(run, lane, side, panel);
         else if (da)
-            da += panel * k->nr * ((s->dim + k->mr - 1) / k->mr * k->mr);
+            da += panel * k->nr * skl_da_entries(run->work, side);
         if (!da)
             continue;
         for (int i = 0; i < k->nr && panel * k->nr + i < lane->n; i++) {

@@ -61,10 +61,10 @@ void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_lane *lane, i
     const struct skl_work *work = w->run->work;
     const struct skl_kernels *k = work->kernels;
     struct skl_lists r = w->scratch.by_row;
-    int dim = (int)work->side[side].dim, pitch = (dim + k->mr - 1) / k->mr * k->mr;
+    int dim = (int)work->side[side].dim;
     struct skl_columns b = skl_fetch_columns(work, lane, side, tile, 0, dim, SKL_AS_IT_IS, w->scratch.columns[0]);
     float *sum = w->scratch.listed_da;
-    for (int panel = 0; panel * k->nr < lane->n; panel++, da += pitch * k->nr) {
+    for (int panel = 0; panel * k->nr < lane->n; panel++, da += skl_da_entries(work, side) * k->nr) {
         memset(sum, 0, (size_t)(k->nr * dim) * sizeof *sum);
         for (int i = 0, row = panel * k->nr; i < k->nr; i++, row++)
             k->add_listed(r.start[row + 1] - r.start[row], r.at + r.start[row], r.x + r.start[row], b.at, b.ld, k->nr,

@@ -47,11 +47,6 @@ static void *take(char *memory, size_t *offset, int64_t bytes)
     return at;
 }
 
-int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
-{
-    return plan->block * round_up(w->side[side].dim, w->kernels->mr);
-}
-
 size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane)
 {
     const struct skl_kernels *k = w->kernels;

@@ -91,8 +91,15 @@ static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)
     return plan->tiles * chunk / plan->chunks;
 }
 
-/* Numbers in a sum of da. */
-int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side);
+/* Entries of dim that da has for a row, whole strips of the micro-kernel; numbers in a lane's sum of da. */
+static inline int64_t skl_da_entries(const struct skl_work *w, int side)
+{
+    return (w->side[side].dim + w->kernels->mr - 1) / w->kernels->mr * w->kernels->mr;
+}
+static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
+{
+    return plan->block * skl_da_entries(w, side);
+}
 
 /* SKL_BAD_ARGUMENT when the caller's limit is below the least that the call needs. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
