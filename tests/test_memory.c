@@ -271,6 +271,24 @@ static void flat_in_rows(void)
             }
 }
 
+/* Where a vocabulary's matrices are large, the default is an eighth of them, and what it gives is more rows in a block. */
+static void large_vocabulary(void)
+{
+    struct test_case c = test_linear_case(4096, 152064, 2048);
+    size_t matrices = (size_t)3 * 4 * 152064 * 2048; /* W of both sides and one gradient, in f32 */
+    size_t limit = (size_t)256 << 20, usual = size_of(c, SKL_CALL_VALUE_AND_GRAD, 0, 4);
+    test_context("a large vocabulary");
+    CHECK(usual <= matrices / 8, "%zu bytes are more than an eighth of %zu", usual, matrices);
+    CHECK(usual > limit, "%zu bytes, though %zu would be allowed", usual, matrices / 8);
+    CHECK(size_of(c, SKL_CALL_VALUE_AND_GRAD, limit, 4) <= limit, "a limit that was given does not hold");
+    CHECK(size_of(c, SKL_CALL_BACKWARD, 0, 4) <= limit, "a backward, which keeps no logits of all columns, takes more");
+    c.rows = 384; /* the limit has room for some 300 of them: two blocks of 192, not a long and a short one */
+    size_t both = size_of(c, SKL_CALL_VALUE_AND_GRAD, limit + limit / 2, 4);
+    c.rows = 192;
+    size_t one = size_of(c, SKL_CALL_VALUE_AND_GRAD, limit + limit / 2, 4);
+    CHECK(both == one, "%zu bytes for 384 rows, %zu for 192: blocks are not equal", both, one);
+}
+
 /* With the least memory that is accepted, logits are recomputed: the same answer to rounding. Below it, a clear no. */
 static void least_memory(void)
 {
@@ -339,6 +357,7 @@ int main(void)
     exact_size();
     every_failure();
     flat_in_rows();
+    large_vocabulary();
     least_memory();
     return test_end();
 }

@@ -159,10 +159,12 @@ struct skl_problem {
      * as has a row that sees no column. In skl_backward this is the upstream gradient of the rows. */
     struct skl_tensor weight;
 
-    int32_t threads;        /* 0: as many as OpenMP would use. Results are the same bits for any number */
-    int32_t isa;            /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
-    size_t workspace_limit; /* most bytes of extra memory a call may take; 0: 256 MiB, or what it needs at least */
-    skl_progress progress;  /* optional */
+    int32_t threads; /* 0: as many as OpenMP would use. Results are the same bits for any number */
+    int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
+    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear an eighth of both b and their gradients if that
+     * is more, or what the call needs at least. */
+    size_t workspace_limit;
+    skl_progress progress; /* optional */
     void *progress_data;
 
     /* Gradient products may leave out entries of dz that are at most this much of their row's upstream gradient: an

@@ -19,7 +19,8 @@ enum {
     TASKS_BY_TILE = 16,    /* ... when each has its own sum of da, 64 KiB at dim 128 */
     TASKS_KEPT = 32,       /* lanes x tiles */
     THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
-    SLAB_TILES = 32        /* when recomputing: 6144 columns of logits at a time */
+    SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
+    LARGE_SHARE = 8        /* of a large vocabulary's matrices: so much may be kept by default */
 };
 
 static int64_t round_up(int64_t x, int64_t to)
@@ -191,7 +192,8 @@ static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
     plan->lanes = (int)most(least(groups, least(lanes, LANES)), 1);
 }
 
-/* Keep the logits of all columns if that fits, giving up lanes first, then rows. */
+/* Keep the logits of all columns if that fits, giving up lanes first, then rows. As many blocks as that makes are made
+ * equal: a short last one would read all columns for few rows. */
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->kept_tiles = plan->tiles;
@@ -204,6 +206,9 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
         else
             return 0;
     }
+    int64_t rows = w->attention ? w->n : w->rows, blocks = most((rows + plan->block - 1) / plan->block, 1);
+    plan->block = (int)most(round_up((rows + blocks - 1) / blocks, w->kernels->nr), w->kernels->nr);
+    count_bytes(w, plan);
     return 1;
 }
 
@@ -231,6 +236,23 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     return 1;
 }
 
+/* When none was given. For a vocabulary whose matrices are large, a share of them is little: the more rows in a block, the
+ * less often they are read and their gradients added to. What a 16-bit gradient of b needs at least comes on top. */
+static size_t default_limit(const struct skl_work *w)
+{
+    int64_t matrices = 0, sums = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        int64_t n = w->columns * s->dim;
+        matrices += n * skl_size_of(s->b.dtype);
+        if (s->grad_b.data) {
+            matrices += n * skl_size_of(s->grad_b.dtype);
+            sums += s->grad_b.dtype != SKL_F32 ? 4 * n : 0;
+        }
+    }
+    return (size_t)(most((int64_t)w->limit, w->attention ? 0 : matrices / LARGE_SHARE) + sums);
+}
+
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, struct skl_plan *plan)
 {
     struct skl_work w = *work;
@@ -242,10 +264,8 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     plan->keep = choose_keep(call, &w);
     choose_groups(&w, plan);
-    if (w.limit_is_default) /* what a 16-bit gradient of b needs at least comes on top */
-        for (int i = 0; i < 2; i++)
-            if (w.side[i].grad_b.data && w.side[i].grad_b.dtype != SKL_F32)
-                w.limit += (size_t)(4 * w.columns * w.side[i].dim);
+    if (w.limit_is_default)
+        w.limit = default_limit(&w);
     int fits = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && keep_all(&w, plan);
     if (!fits)
         fits = recompute(&w, plan);
