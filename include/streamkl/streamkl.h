@@ -161,8 +161,8 @@ struct skl_problem {
 
     int32_t threads; /* 0: as many as OpenMP would use. Results are the same bits for any number */
     int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
-    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear an eighth of both b and their gradients if that
-     * is more, or what the call needs at least. */
+    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their gradients
+     * if that is more, or what the call needs at least. */
     size_t workspace_limit;
     skl_progress progress; /* optional */
     void *progress_data;
