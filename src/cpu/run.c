@@ -69,11 +69,6 @@ static void report(struct skl_worker *w, double done)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }
 
-static void do_task(struct skl_worker *w, int64_t i, int64_t parts, phase_task *task)
-{
-    task(w, &w->run->lanes[i / parts], i % parts);
-}
-
 /* Does the tasks of its own share in order, then those the other threads have not come to, then waits for them. */
 static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
 {
@@ -88,7 +83,7 @@ static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
         for (int64_t k; (k = take_task(share_of(run, rank), odd, share, i > 0)) >= 0;) {
             if (atomic_load_explicit(&run->cancelled, memory_order_relaxed))
                 break;
-            do_task(w, first + k, parts, task);
+            task(w, &run->lanes[(first + k) / parts], (first + k) % parts);
             report(w, i ? 1 : (double)(k + 1) / (double)share);
         }
     }
