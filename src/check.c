@@ -27,6 +27,51 @@ static enum skl_status bad_real(const char *name, double value, const char *rule
     return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %g: %s", name, value, rule);
 }
 
+/* -------------------------------------------------------------------------------------------- structures --- */
+
+/* The first version of each structure, which every caller has, ends with this field. */
+enum {
+    FIRST_PROBLEM = offsetof(struct skl_problem, reserved) + sizeof(int32_t),
+    FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
+    LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
+};
+
+/* Copies a caller's structure, which begins with its size, into one of this version: what the caller's version does not
+ * have yet is 0, what this version does not know yet must be 0. */
+static enum skl_status adopt(const char *name, const void *from, size_t first, size_t now, void *to)
+{
+    size_t size;
+    memcpy(&size, from, sizeof size);
+    if (size < first || size > LARGEST_SIZE)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use %s.struct_size = %zu: it must be the sizeof of the structure, %zu here", name, size,
+                        now);
+    for (size_t i = now; i < size; i++)
+        if (((const char *)from)[i])
+            return skl_fail(
+                SKL_BAD_ARGUMENT,
+                "cannot use %s with byte %zu set: streamkl %s knows its first %zu bytes. Update the library, or "
+                "leave what is newer than it at 0",
+                name, i, skl_version(), now);
+    memset(to, 0, now);
+    memcpy(to, from, size < now ? size : now);
+    return SKL_OK;
+}
+
+static enum skl_status adopt_problem(const struct skl_problem *from, struct skl_problem *to)
+{
+    if (!from)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
+    return adopt("problem", from, FIRST_PROBLEM, sizeof *to, to);
+}
+
+static enum skl_status adopt_outputs(const char *name, const struct skl_outputs *from, struct skl_outputs *to)
+{
+    if (!from)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = NULL: make one with skl_no_outputs()", name);
+    return adopt(name, from, FIRST_OUTPUTS, sizeof *to, to);
+}
+
 /* ------------------------------------------------------------------------------------------- one number --- */
 
 static enum skl_status check_numbers(const struct skl_problem *p)
@@ -75,7 +120,25 @@ struct named {
     const struct skl_tensor *tensor;
 };
 
-enum { INPUTS = 9, ROWS = 5, OUTPUTS = ROWS + 6 };
+/* The results of a row, as skl_outputs has them: a value writes them, a backward may find them in 'saved'. */
+#define ROW(field, jsd)                                                          \
+    {                                                                            \
+        "out." #field, "saved." #field, offsetof(struct skl_outputs, field), jsd \
+    }
+static const struct {
+    const char *name, *saved_name;
+    size_t at;    /* in struct skl_outputs */
+    int only_jsd; /* other divergences do not have it */
+} row_results[] = {ROW(loss, 0), ROW(lse_s, 0), ROW(lse_t, 0), ROW(kl_s, 1), ROW(kl_t, 1),
+                   ROW(m_s, 0),  ROW(m_t, 0),   ROW(l_s, 0),   ROW(l_t, 0)};
+#undef ROW
+
+enum { INPUTS = 9, ROWS = sizeof row_results / sizeof *row_results, GRADS = 6, OUTPUTS = GRADS + ROWS };
+
+static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
+{
+    return (const struct skl_tensor *)((const char *)o + row_results[i].at);
+}
 
 static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 {
@@ -88,22 +151,16 @@ static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 
 static int name_saved(const struct skl_outputs *o, struct named to[ROWS])
 {
-    const struct named all[ROWS] = {{"saved.loss", &o->loss},
-                                    {"saved.lse_s", &o->lse_s},
-                                    {"saved.lse_t", &o->lse_t},
-                                    {"saved.kl_s", &o->kl_s},
-                                    {"saved.kl_t", &o->kl_t}};
-    memcpy(to, all, sizeof all);
+    for (int i = 0; i < ROWS; i++) to[i] = (struct named){row_results[i].saved_name, row_result(o, i)};
     return ROWS;
 }
 
 static int name_outputs(const struct skl_outputs *o, struct named to[OUTPUTS])
 {
-    const struct named all[OUTPUTS] = {{"out.loss", &o->loss}, {"out.lse_s", &o->lse_s},   {"out.lse_t", &o->lse_t},
-                                       {"out.kl_s", &o->kl_s}, {"out.kl_t", &o->kl_t},     {"out.s.a", &o->s.a},
-                                       {"out.s.b", &o->s.b},   {"out.s.bias", &o->s.bias}, {"out.t.a", &o->t.a},
-                                       {"out.t.b", &o->t.b},   {"out.t.bias", &o->t.bias}};
-    memcpy(to, all, sizeof all);
+    const struct named grads[GRADS] = {{"out.s.a", &o->s.a}, {"out.s.b", &o->s.b}, {"out.s.bias", &o->s.bias},
+                                       {"out.t.a", &o->t.a}, {"out.t.b", &o->t.b}, {"out.t.bias", &o->t.bias}};
+    memcpy(to, grads, sizeof grads);
+    for (int i = 0; i < ROWS; i++) to[GRADS + i] = (struct named){row_results[i].name, row_result(o, i)};
     return OUTPUTS;
 }
 
@@ -268,10 +325,6 @@ static enum skl_status check_columns(const struct skl_problem *p, struct skl_wor
 
 static enum skl_status check_problem(const struct skl_problem *p, struct skl_work *w)
 {
-    if (!p)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
-    if (p->struct_size != sizeof *p)
-        return bad("problem.struct_size", (long long)p->struct_size, "it must be sizeof(struct skl_problem)");
     TRY(check_numbers(p));
     TRY(check_operands(p, &p->s, &student_names));
     TRY(check_operands(p, &p->t, &teacher_names));
@@ -370,29 +423,15 @@ static enum skl_status check_overlap(const struct skl_problem *p, const struct s
     return SKL_OK;
 }
 
-static enum skl_status check_row_outputs(const char *prefix, const struct skl_problem *p, const struct skl_outputs *o,
-                                         int output)
+static enum skl_status check_row_outputs(const struct skl_problem *p, const struct skl_outputs *o, int saved)
 {
-    struct named each[] = {
-        {"loss", &o->loss}, {"lse_s", &o->lse_s}, {"lse_t", &o->lse_t}, {"kl_s", &o->kl_s}, {"kl_t", &o->kl_t}};
-    for (int i = 0; i < 5; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s.%s", prefix, each[i].name);
-        if (i >= 3 && each[i].tensor->data && p->divergence != SKL_JSD)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: only JSD has it", name, each[i].tensor->data);
-        TRY(check_rows(name, each[i].tensor, &p->s.a, SKL_F32, output));
+    for (int i = 0; i < ROWS; i++) {
+        const struct skl_tensor *t = row_result(o, i);
+        const char *name = saved ? row_results[i].saved_name : row_results[i].name;
+        if (row_results[i].only_jsd && t->data && p->divergence != SKL_JSD)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: only JSD has it", name, t->data);
+        TRY(check_rows(name, t, &p->s.a, SKL_F32, !saved));
     }
-    return SKL_OK;
-}
-
-static enum skl_status check_outputs(const char *name, const struct skl_outputs *o)
-{
-    char field[40];
-    if (!o)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = NULL: make one with skl_no_outputs()", name);
-    snprintf(field, sizeof field, "%s.struct_size", name);
-    if (o->struct_size != sizeof *o)
-        return bad(field, (long long)o->struct_size, "it must be sizeof(struct skl_outputs)");
     return SKL_OK;
 }
 
@@ -403,6 +442,10 @@ static void fill_row_outputs(const struct skl_outputs *o, struct skl_work *w)
     w->side[!w->student].lse = rows_view(&o->lse_t);
     w->side[w->student].kl = rows_view(&o->kl_s);
     w->side[!w->student].kl = rows_view(&o->kl_t);
+    w->side[w->student].m = rows_view(&o->m_s);
+    w->side[!w->student].m = rows_view(&o->m_t);
+    w->side[w->student].l = rows_view(&o->l_s);
+    w->side[!w->student].l = rows_view(&o->l_t);
 }
 
 static int any_grad(const struct skl_grads *g)
@@ -413,15 +456,17 @@ static int any_grad(const struct skl_grads *g)
 /* What a backward must find in 'saved', given whose gradient is wanted. */
 static enum skl_status check_saved(const struct skl_problem *p, const struct skl_outputs *saved, int grads, int student)
 {
+    int jsd = p->divergence == SKL_JSD;
+    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data;
     struct {
         const char *name;
         const struct skl_tensor *tensor;
         int needed;
-    } each[] = {{"saved.lse_s", &saved->lse_s, 1},
-                {"saved.lse_t", &saved->lse_t, 1},
-                {"saved.loss", &saved->loss, p->divergence != SKL_JSD && (grads & 1)},
-                {"saved.kl_s", &saved->kl_s, p->divergence == SKL_JSD && (grads & 1 << student)},
-                {"saved.kl_t", &saved->kl_t, p->divergence == SKL_JSD && (grads & 1 << !student)}};
+    } each[] = {{"saved.lse_s", &saved->lse_s, !parts},
+                {"saved.lse_t", &saved->lse_t, !parts},
+                {"saved.loss", &saved->loss, !jsd && (grads & 1)},
+                {"saved.kl_s", &saved->kl_s, jsd && (grads & 1 << student)},
+                {"saved.kl_t", &saved->kl_t, jsd && (grads & 1 << !student)}};
     for (int i = 0; i < 5; i++)
         if (each[i].needed && !each[i].tensor->data)
             return skl_fail(SKL_BAD_ARGUMENT,
@@ -431,12 +476,10 @@ static enum skl_status check_saved(const struct skl_problem *p, const struct skl
 
 static enum skl_status check_backward_outputs(const struct skl_outputs *o)
 {
-    const struct skl_tensor *rows[] = {&o->loss, &o->lse_s, &o->lse_t, &o->kl_s, &o->kl_t};
-    static const char *const names[] = {"out.loss", "out.lse_s", "out.lse_t", "out.kl_s", "out.kl_t"};
-    for (int i = 0; i < 5; i++)
-        if (rows[i]->data)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a backward writes gradients only", names[i],
-                            rows[i]->data);
+    for (int i = 0; i < ROWS; i++)
+        if (row_result(o, i)->data)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a backward writes gradients only",
+                            row_results[i].name, row_result(o, i)->data);
     if (o->value)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.value = %p: a backward writes gradients only",
                         (void *)o->value);
@@ -453,35 +496,52 @@ static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_p
     return check_grads(&p->t, &out->t, &teacher_names);
 }
 
-enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
+static enum skl_status take_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
+                                    struct skl_work *w)
+{
+    struct named tensors[OUTPUTS];
+    TRY(check_row_outputs(p, out, 0));
+    TRY(check_grad_outputs(call, p, out));
+    TRY(check_devices(p, tensors, name_outputs(out, tensors)));
+    w->value = out->value;
+    w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
+    fill_grads(&out->s, &w->side[w->student]);
+    fill_grads(&out->t, &w->side[!w->student]);
+    fill_row_outputs(out, w);
+    return SKL_OK;
+}
+
+static enum skl_status take_saved(const struct skl_problem *p, const struct skl_outputs *saved, struct skl_work *w)
+{
+    struct named tensors[ROWS];
+    TRY(check_row_outputs(p, saved, 1));
+    TRY(check_devices(p, tensors, name_saved(saved, tensors)));
+    TRY(check_saved(p, saved, w->grads, w->student));
+    fill_row_outputs(saved, w);
+    return SKL_OK;
+}
+
+enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem, const struct skl_outputs *saved,
                           const struct skl_outputs *out, struct skl_work *w)
 {
+    struct skl_problem p;
+    struct skl_outputs o, s;
     *w = (struct skl_work){0};
-    struct named tensors[OUTPUTS];
-    TRY(check_problem(p, w));
-    TRY(fill_problem(p, w));
+    TRY(adopt_problem(problem, &p));
+    TRY(check_problem(&p, w));
+    TRY(fill_problem(&p, w));
     if (call != SKL_CALL_PARTIAL) {
-        TRY(check_outputs("out", out));
-        TRY(check_row_outputs("out", p, out, 1));
-        TRY(check_grad_outputs(call, p, out));
-        TRY(check_devices(p, tensors, name_outputs(out, tensors)));
-        w->value = out->value;
-        w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
-        fill_grads(&out->s, &w->side[w->student]);
-        fill_grads(&out->t, &w->side[!w->student]);
-        fill_row_outputs(out, w);
+        TRY(adopt_outputs("out", out, &o));
+        TRY(take_outputs(call, &p, &o, w));
     }
     if (saved) {
-        TRY(check_outputs("saved", saved));
-        TRY(check_row_outputs("saved", p, saved, 0));
-        TRY(check_devices(p, tensors, name_saved(saved, tensors)));
-        TRY(check_saved(p, saved, w->grads, w->student));
-        fill_row_outputs(saved, w);
+        TRY(adopt_outputs("saved", saved, &s));
+        TRY(take_saved(&p, &s, w));
     }
     if (call != SKL_CALL_PARTIAL)
-        TRY(check_overlap(p, saved, out));
+        TRY(check_overlap(&p, saved ? &s : NULL, &o));
     if (call == SKL_CALL_BACKWARD)
-        TRY(check_backward_outputs(out));
+        TRY(check_backward_outputs(&o));
     return SKL_OK;
 }
 

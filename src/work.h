@@ -42,7 +42,7 @@ struct skl_work_side {
     double cap;                       /* y = cap tanh(.); 0: no softcap */
     double chain;                     /* d z / d <a, b> = chain (times 1 - tanh^2) */
     double beta;                      /* JSD: weight in the mixture */
-    struct skl_rows lse, kl;          /* outputs, or saved inputs of a backward */
+    struct skl_rows lse, kl, m, l;    /* outputs, or saved inputs of a backward */
 };
 
 struct skl_work {

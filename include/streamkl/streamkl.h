@@ -13,6 +13,15 @@
  * The shortest use is in README.md. Every call checks its arguments before it writes anything, returns a status
  * and leaves a sentence in skl_last_error(). The library never prints, exits or aborts; calls may run
  * at the same time from any number of threads.
+ *
+ * How this interface grows. A program that was compiled against an older header keeps working with a newer library:
+ *   - skl_problem and skl_outputs begin with their size, and new fields are only ever added at their end. A field that a
+ *     caller's header does not have yet is 0, and 0 always means its default ("not given", "not wanted").
+ *   - A caller whose header is newer than the library works as long as the fields that the library does not know are 0;
+ *     otherwise the call is refused with a sentence.
+ *   - skl_tensor, skl_side, skl_grads and skl_state are frozen: they have no size of their own and never change.
+ *   - A group of fields that belong together comes as a structure of its own that begins with its size, behind a pointer
+ *     at the end of skl_problem.
  */
 #ifndef STREAMKL_H
 #define STREAMKL_H
@@ -137,7 +146,7 @@ typedef int (*skl_progress)(void *data, double fraction);
 /* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"
  * are the queries or tokens: a tensor over the rows has the shape of a without its last dimension. */
 struct skl_problem {
-    size_t struct_size; /* sizeof(struct skl_problem), so that fields can be added at the end */
+    size_t struct_size; /* sizeof(struct skl_problem): see "How this interface grows" above */
     int32_t use;        /* enum skl_use */
     int32_t divergence; /* enum skl_divergence */
     int32_t reduction;  /* enum skl_reduction */
@@ -198,6 +207,11 @@ struct skl_outputs {
     struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
     struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
     struct skl_grads s, t;          /* gradients of the reduced loss */
+
+    /* Optional f32 over the rows: the LSEs in two parts, with y = z log2 e. m is a reference near the row's largest y, l
+     * is the sum of 2^{y - m}, so LSE = ln 2 (m + log2 l). The sum is rounded, the parts are not: a backward that gets
+     * all four of them in 'saved' is exact where one that gets only the LSEs is off by the rounding of an LSE. */
+    struct skl_tensor m_s, m_t, l_s, l_t;
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,
@@ -246,7 +260,8 @@ SKL_API enum skl_status skl_value(const struct skl_problem *p, const struct skl_
  * pass the workspace limit. */
 SKL_API enum skl_status skl_value_and_grad(const struct skl_problem *p, const struct skl_outputs *out);
 
-/* Gradients alone, recomputed tile by tile: four products. 'saved' holds what skl_value wrote: lse_s and lse_t, and
+/* Gradients alone, recomputed tile by tile: four products. 'saved' holds what skl_value wrote: lse_s and lse_t (or,
+ * better, m_s, m_t, l_s and l_t, which are used instead), and
  * loss (forward KL with teacher gradients, reverse KL with student gradients) or kl_s / kl_t (JSD, for the side
  * with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span more
  * columns than this problem holds: that is the backward of one shard of a vocabulary. */
@@ -263,9 +278,9 @@ SKL_API enum skl_status skl_workspace_size(enum skl_call call, const struct skl_
 
 /* ---------------------------------------------------------------------------------------- partial rows --- */
 
-/* What is known of a row from some of its columns. Natural logarithms.
- * m = largest logit (-inf: no column yet), l = sum e^{z - m};
- * forward KL: acc_t = sum e^{z_t - m_t} (z_t - z_s);  reverse KL: acc_s = sum e^{z_s - m_s} (z_s - z_t);
+/* What is known of a row from some of its columns. Natural logarithms. An array of states is aligned to 8 bytes.
+ * m = a reference near the largest logit (-inf: no column with mass yet), l = sum e^{z - m};
+ * forward KL: acc_t = sum e^{z_t - m_t} ((z_t - m_t) - (z_s - m_s)); reverse KL: acc_s, the same with t and s exchanged;
  * JSD, second sweep: acc_t = sum p log(p/m), acc_s = sum q log(q/m), with m, l empty. */
 struct skl_state {
     double m_s, l_s, acc_s;
