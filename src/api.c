@@ -92,7 +92,7 @@ enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *
         skl_row_index(&w, row, at);
         double weight = w.weight.data ? (double)skl_row_get(&w.weight, at) : 1;
         if (weight == 0)
-            r = (struct skl_row_result){0, {-INFINITY, -INFINITY}, {0, 0}};
+            r = skl_no_result;
         any |= weight != 0;
         value += weight * r.loss;
         skl_put_row(&w, at, &r);

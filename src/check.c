@@ -15,8 +15,6 @@
             return s_;               \
     } while (0)
 
-#define LOG2E 1.4426950408889634
-
 static enum skl_status bad(const char *name, long long value, const char *rule)
 {
     return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %lld: %s", name, value, rule);
@@ -296,8 +294,8 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->share = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
     double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
     w->chain = scale / p->temperature;
-    w->cap = s->softcap * LOG2E / p->temperature;
-    w->logit_factor = s->softcap > 0 ? scale / s->softcap : w->chain * LOG2E;
+    w->cap = s->softcap * SKL_LOG2E / p->temperature;
+    w->logit_factor = s->softcap > 0 ? scale / s->softcap : w->chain * SKL_LOG2E;
 }
 
 static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)

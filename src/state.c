@@ -5,20 +5,34 @@
 
 #include <math.h>
 
-/* (m, l, acc) of two sets of columns under their common maximum. acc of +inf is mathematics and stays. */
-static void merge_side(struct skl_side_state *a, const struct skl_side_state *b)
+static double larger(double a, double b)
 {
-    double m = b->m > a->m ? b->m : a->m;
-    double f_a = a->m == m ? 1 : exp(a->m - m), f_b = b->m == m ? 1 : exp(b->m - m);
-    a->l = a->l * f_a + b->l * f_b;
-    a->acc = (isinf(a->acc) ? a->acc : a->acc * f_a) + (isinf(b->acc) ? b->acc : b->acc * f_b);
-    a->m = m;
+    return b > a ? b : a;
 }
 
+/* The factor of sums when their reference rises from m to 'to'; 1 when neither has seen a column. */
+static double factor_of(double m, double to)
+{
+    return m == to ? 1 : exp(m - to);
+}
+
+/* Two sets of columns under common references. Each acc moves as if it were that of KL(this side || the other): for a KL
+ * one of them is, and nobody reads the other; JSD's second sweep has l = 0, and its accs are only added. */
 void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from)
 {
-    merge_side(&into->side[0], &from->side[0]);
-    merge_side(&into->side[1], &from->side[1]);
+    struct skl_row_state sum;
+    double m[2] = {larger(into->side[0].m, from->side[0].m), larger(into->side[1].m, from->side[1].m)};
+    for (int side = 0; side < 2; side++) {
+        const struct skl_row_state *each[2] = {into, from};
+        sum.side[side] = (struct skl_side_state){m[side], 0, 0};
+        for (int k = 0; k < 2; k++) {
+            const struct skl_side_state *p = &each[k]->side[side], *q = &each[k]->side[!side];
+            double f = factor_of(p->m, m[side]), shift = (p->m - m[side]) - (q->m - m[!side]);
+            sum.side[side].l += p->l * f;
+            sum.side[side].acc += skl_moved_acc(p->acc, p->l, shift, f);
+        }
+    }
+    *into = sum;
 }
 
 struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *r)
@@ -40,21 +54,24 @@ static double lse_of(const struct skl_side_state *s)
     return s->l == 0 ? -INFINITY : s->m + log(s->l);
 }
 
-/* KL(P || Q) = acc / l_P + LSE_Q - LSE_P. */
-static double finish_kl(const struct skl_side_state *p, double lse_p, double lse_q)
+/* KL(P || Q) = acc / l_P + log l_Q - log l_P. */
+static double finish_kl(const struct skl_side_state *p, const struct skl_side_state *q)
 {
-    if (lse_p == -INFINITY)
+    if (p->l == 0)
         return 0; /* a sum of no terms: P has no mass in any column */
-    if (lse_q == -INFINITY)
+    if (q->l == 0)
         return INFINITY;
-    return p->acc / p->l + (lse_q - lse_p);
+    return p->acc / p->l + (log(q->l) - log(p->l));
 }
 
 struct skl_row_result skl_finish_row(const struct skl_work *w, const struct skl_row_state *s)
 {
     const struct skl_side_state *p = &s->side[0], *q = &s->side[1];
-    struct skl_row_result r = {.lse = {lse_of(p), lse_of(q)}, .kl = {p->acc, q->acc}};
-    r.loss = w->jsd ? w->side[0].beta * r.kl[0] + w->side[1].beta * r.kl[1] : finish_kl(p, r.lse[0], r.lse[1]);
+    struct skl_row_result r = {.lse = {lse_of(p), lse_of(q)}, .m = {p->m, q->m}, .l = {p->l, q->l}};
+    if (!w->jsd)
+        r.loss = finish_kl(p, q);
+    else if (p->l == 0 && q->l == 0) /* a state of the second sweep: that of the first knows no divergence yet */
+        r.kl[0] = p->acc, r.kl[1] = q->acc, r.loss = w->side[0].beta * p->acc + w->side[1].beta * q->acc;
     return r;
 }
 
@@ -64,6 +81,8 @@ void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl
     for (int side = 0; side < 2; side++) {
         skl_row_put(&w->side[side].lse, at, r->lse[side]);
         skl_row_put(&w->side[side].kl, at, r->kl[side]);
+        skl_row_put(&w->side[side].m, at, SKL_LOG2E * r->m[side]);
+        skl_row_put(&w->side[side].l, at, r->l[side]);
     }
 }
 

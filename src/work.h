@@ -11,6 +11,9 @@
 
 #include <math.h>
 
+#define SKL_LOG2E 1.4426950408889634
+#define SKL_LN2 0.6931471805599453
+
 struct skl_kernels;
 
 /* A tensor over the rows (b, h, i), 4 bytes an element. */
@@ -138,14 +141,24 @@ struct skl_row_state {
 
 static const struct skl_row_state skl_empty_row = {{{-HUGE_VAL, 0, 0}, {-HUGE_VAL, 0, 0}}};
 
+/* acc refers to both sides' m. After they have moved by (m_P - m_P') - (m_Q - m_Q') = shift, with factor = e^{m_P - m_P'},
+ * it is the same sum under the new ones. An acc of +inf is the mathematics (P has mass where Q has none) and stays. */
+static inline double skl_moved_acc(double acc, double l_p, double shift, double factor)
+{
+    return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
+}
+
 struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *s);
 struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *s);
 void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from);
 
-/* A complete row's results, natural logarithms. */
+/* A complete row's results, natural logarithms: LSE = m + log l. m times log2 e has the 24 bits of an f32. */
 struct skl_row_result {
-    double loss, lse[2], kl[2];
+    double loss, lse[2], kl[2], m[2], l[2];
 };
+
+/* Of a row that sees no column or has no weight. */
+static const struct skl_row_result skl_no_result = {.lse = {-HUGE_VAL, -HUGE_VAL}, .m = {-HUGE_VAL, -HUGE_VAL}};
 
 struct skl_row_result skl_finish_row(const struct skl_work *w, const struct skl_row_state *s);
 

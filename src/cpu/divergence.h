@@ -2,7 +2,7 @@
  *
  * The divergences on tiles of logits y = z log2 e, rows in the lanes, columns j = 0..n-1 down the tile.
  *
- *     push    y -> state      m = max y,  l += 2^{y - m},  acc += 2^{y_P - m_P} (y_P - y_Q)            one pass
+ *     push    y -> state      m = max y,  l += 2^{y - m},  acc += 2^{x_P} (x_P - x_Q),  x = y - m       one pass
  *     dz      y -> dz         from the complete row's LSEs and constants                               one pass
  *
  * Bytes: push reads 8 per (row, column), twice while they are in L1; dz reads 8 and writes 4. A tile's sums are f32
@@ -19,8 +19,9 @@ static inline vf finite_max(vf m)
     return vselect_lt(m, vset(-FLT_MAX), vset(0.0f), m);
 }
 
-/* Raises lane group v's running maximum over a tile and rescales what was summed under the old one. */
-static inline vf raise_max(int n, const float *y, int v, float *m, double *l, double *acc)
+/* Raises lane group v's running maximum over a tile and rescales what was summed under the old one. Returns what is to
+ * be subtracted from the tile's logits. */
+static inline vf raise_max(int n, const float *y, int v, float *m, double *l)
 {
     vf old = vload(m + v * VL), now = old;
     for (int j = 0; j < n; j++) now = vmax(vload(y + j * NR + v * VL), now);
@@ -29,13 +30,37 @@ static inline vf raise_max(int n, const float *y, int v, float *m, double *l, do
         float factor[VL];
         vstore(m + v * VL, now);
         vstore(factor, vexp2(old - ref));
-        for (int i = 0; i < VL; i++) {
-            l[v * VL + i] *= factor[i];
-            if (acc && !isinf(acc[v * VL + i])) /* +inf is the mathematics; inf * 0 would be NaN */
-                acc[v * VL + i] *= factor[i];
-        }
+        for (int i = 0; i < VL; i++) l[v * VL + i] *= (double)factor[i];
     }
     return ref;
+}
+
+/* acc refers to both maxima, so it moves when either does: every term's x_P - x_Q changes by the same number, and the
+ * terms' factor 2^{x_P} as l_P's. An acc of +inf is the mathematics (P has mass where Q has none) and stays. */
+static inline void move_acc(vf old_p, vf old_q, vf m_p, vf m_q, const double *l_p_old, double *acc)
+{
+    float was[2][VL], is[2][VL], factor[VL];
+    vstore(factor, vexp2(old_p - m_p));
+    vstore(was[0], old_p), vstore(was[1], finite_max(old_q));
+    vstore(is[0], m_p), vstore(is[1], m_q);
+    for (int i = 0; i < VL; i++) {
+        double shift = ((double)was[0][i] - (double)is[0][i]) - ((double)was[1][i] - (double)is[1][i]);
+        if (l_p_old[i] != 0 && !isinf(acc[i]))
+            acc[i] = (acc[i] + l_p_old[i] * shift) * (double)factor[i];
+    }
+}
+
+/* Both running maxima, over a tile. */
+static inline void raise_both(int n, const float *y_p, const float *y_q, int v, struct skl_panel_state *s, vf *m_p,
+                              vf *m_q)
+{
+    vf old_p = vload(s->m[0] + v * VL), old_q = vload(s->m[1] + v * VL);
+    double l_p_old[VL];
+    memcpy(l_p_old, s->l[0] + v * VL, sizeof l_p_old);
+    *m_p = raise_max(n, y_p, v, s->m[0], s->l[0]);
+    *m_q = raise_max(n, y_q, v, s->m[1], s->l[1]);
+    if (vbits(vnle(*m_p, old_p)) | vbits(vnle(*m_q, old_q)))
+        move_acc(old_p, old_q, *m_p, *m_q, l_p_old, s->acc[0] + v * VL);
 }
 
 static inline void add_lanes(double *sum, vf x)
@@ -59,8 +84,7 @@ static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *
     vf m_p[NV], m_q[NV], l_p[NV], l_q[NV], acc[NV], zero = vset(0.0f);
     UNROLLED for (int v = 0; v < NV; v++)
     {
-        m_p[v] = raise_max(n, y_p, v, s->m[0], s->l[0], s->acc[0]);
-        m_q[v] = raise_max(n, y_q, v, s->m[1], s->l[1], NULL);
+        raise_both(n, y_p, y_q, v, s, &m_p[v], &m_q[v]);
         l_p[v] = l_q[v] = acc[v] = zero;
     }
     for (int j = 0, end; j < n; j = end) {
@@ -71,9 +95,9 @@ static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *
             UNROLLED for (int v = 0; v < NV; v++)
             {
                 float *at_p = y_p + i * NR + v * VL, *at_q = y_q + i * NR + v * VL;
-                vf p = vload(at_p), q = vload(at_q), x = p - m_p[v];
-                vf e_p = vexp2(x), e_q = vexp2(q - m_q[v]);
-                vf d = vkeep_nlt(x, vset(EXP2_MIN), p - q); /* 0 inf = 0 here: no mass, no contribution */
+                vf x_p = vload(at_p) - m_p[v], x_q = vload(at_q) - m_q[v];
+                vf e_p = vexp2(x_p), e_q = vexp2(x_q);
+                vf d = vkeep_nlt(x_p, vset(EXP2_MIN), x_p - x_q); /* 0 inf = 0 here: no mass, no contribution */
                 short_p[v] += e_p;
                 short_q[v] += e_q;
                 short_acc[v] = vfma(e_p, d, short_acc[v]);
@@ -107,7 +131,7 @@ static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel
     for (int side = 0; side < 2; side++) {
         const float *y = side ? y_q : y_p;
         for (int v = 0; v < NV; v++) {
-            vf m = raise_max(n, y, v, s->m[side], s->l[side], NULL), l = vset(0.0f);
+            vf m = raise_max(n, y, v, s->m[side], s->l[side]), l = vset(0.0f);
             for (int j = 0, end; j < n; j = end) {
                 vf part = vset(0.0f);
                 end = short_sum_end(j, n);
@@ -120,9 +144,9 @@ static void push_lse(int n, const float *y_p, const float *y_q, struct skl_panel
 }
 
 /* One column of the mixture m = beta_P p + beta_Q q, told by the larger and the smaller of p and q. With d = log q -
- * log p, small = large e^{-|d|},  log(m / large) = log1p(beta_small (e^{-|d|} - 1)),  log(m / small) = log(m / large) +
- * |d|. Both logarithms are exactly 0 where p = q, and always finite: where p or q is 0, the product with it is 0, not
- * NaN. */
+ * log p, small = large e^{-|d|},  log(m / large) = log(beta_large + beta_small e^{-|d|}), which near d = 0 is taken as
+ * log1p(beta_small (e^{-|d|} - 1)),  log(m / small) = log(m / large) + |d|. Both logarithms are exactly 0 where p = q,
+ * and always finite: where p or q is 0, the product with it is 0, not NaN. */
 struct mixture {
     vf d; /* > 0: q is the larger */
     vf large, small;
@@ -131,15 +155,16 @@ struct mixture {
 
 static inline struct mixture mix(vf y_p, vf y_q, const struct skl_panel_factors *f, int v)
 {
-    vf zero = vset(0.0f), d = (y_q - y_p) - vload(f->gap + v * VL);
     vf x_p = y_p - vload(f->m[0] + v * VL), x_q = y_q - vload(f->m[1] + v * VL);
+    vf zero = vset(0.0f), d = (x_q - x_p) - vload(f->gap + v * VL);
     vf prob = vselect_lt(zero, d, vload(f->prob[1] + v * VL), vload(f->prob[0] + v * VL));
     vf beta_small = vselect_lt(zero, d, vset(f->beta[0]), vset(f->beta[1]));
+    vf beta_large = vselect_lt(zero, d, vset(f->beta[1]), vset(f->beta[0]));
     vf x = vneg_abs(d), a = vmax(x, vset(EXP2_MIN)), u, ratio = vkeep_nlt(x, vset(EXP2_MIN), vexp2_and_m1(a, &u));
     struct mixture c = {.d = d};
     c.large = vexp2(vselect_lt(zero, d, x_q, x_p)) * prob;
     c.small = c.large * ratio;
-    c.log_m_large = vlog1p(beta_small * u);
+    c.log_m_large = vlog1p(beta_small * u, vfma(beta_small, ratio, beta_large));
     c.log_m_small = vfma(a, vset(-LN2), c.log_m_large);
     return c;
 }
@@ -169,8 +194,8 @@ static void push_jsd(int n, const float *y_p, const float *y_q, const struct skl
 
 /* -------------------------------------------------------------------------------------------------- dz --- */
 
-/* KL(P || Q):  dz_Q = g (q - p),   dz_P = g p (log p - log q - KL) = g p ((y_P - y_Q) ln 2 - c),  c = KL + LSE_P -
- * LSE_Q. The products are rounded apart (no FMA) so that equal sides give exactly 0. */
+/* KL(P || Q):  dz_Q = g (q - p),   dz_P = g p (log p - log q - KL) = g p (x_P - x_Q - c) ln 2 with x = y - m and
+ * c = acc / l_P, the mean of x_P - x_Q. The products are rounded apart (no FMA) so that equal sides give exactly 0. */
 static void dz_kept(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f)
 {
     for (int v = 0; v < NV; v++) {
@@ -186,7 +211,7 @@ static void dz_kept(int n, float *y_p, float *y_q, enum skl_keep kept, const str
             vf f_p = prob_p * vload(f->g[0] + v * VL), c = vload(f->c[0] + v * VL);
             for (int j = 0; j < n; j++) {
                 float *at = y_p + j * NR + v * VL;
-                vf bracket = vload(y_q + j * NR + v * VL) * vset(LN2) - c;
+                vf bracket = (vload(y_q + j * NR + v * VL) - c) * vset(LN2);
                 vstore(at, vload(at) * f_p * bracket);
             }
         }
@@ -201,14 +226,14 @@ static void dz_kl(int n, float *y_p, float *y_q, int want, const struct skl_pane
         vf prob_p = vload(f->prob[0] + v * VL), prob_q = vload(f->prob[1] + v * VL);
         for (int j = 0; j < n; j++) {
             float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
-            vf l_p = vload(at_p), l_q = vload(at_q), x = l_p - m_p, e_p = vexp2(x);
+            vf x_p = vload(at_p) - m_p, x_q = vload(at_q) - m_q, e_p = vexp2(x_p);
             if (want & 2) {
-                vf gq = vexp2(l_q - m_q) * (prob_q * g_q), gp = e_p * (prob_p * g_q);
+                vf gq = vexp2(x_q) * (prob_q * g_q), gp = e_p * (prob_p * g_q);
                 vstore(at_q, gq - gp);
             }
             if (want & 1) {
-                vf d = vkeep_nlt(x, vset(EXP2_MIN), l_p - l_q);
-                vstore(at_p, e_p * (prob_p * g_p) * (d * vset(LN2) - c));
+                vf d = vkeep_nlt(x_p, vset(EXP2_MIN), x_p - x_q);
+                vstore(at_p, e_p * (prob_p * g_p) * ((d - c) * vset(LN2)));
             }
         }
     }

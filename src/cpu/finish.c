@@ -4,42 +4,54 @@
 
 #include <math.h>
 
-#define LOG2E 1.4426950408889634
-#define LN2 0.6931471805599453
-
-/* A panel's rows over all chunks. m of a side is the largest of the chunks', whose sums are rescaled to it. */
+/* A panel's rows over all chunks, natural logarithms. */
 struct merged {
     struct skl_row_state row[SKL_NR_MAX];
 };
 
-static void merge_side(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, struct merged *out)
+/* The largest of the chunks' maxima. */
+static void largest_max(const struct skl_run *run, const struct skl_lane *lane, int panel, float m[2][SKL_NR_MAX])
+{
+    int nr = run->work->kernels->nr;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < nr; i++) m[side][i] = -INFINITY;
+    for (int64_t c = 0; c < run->plan.chunks; c++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; i < nr; i++)
+                m[side][i] = fmaxf(m[side][i], lane->states[c * run->plan.panels + panel].m[side][i]);
+}
+
+/* Adds a chunk's state, moved to the maxima m. */
+static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s, float m[2][SKL_NR_MAX],
+                      struct merged *sum)
 {
     const struct skl_kernels *k = run->work->kernels;
-    const struct skl_panel_state *s = &lane->states[panel];
-    float m[SKL_NR_MAX], x[SKL_NR_MAX], factor[SKL_NR_MAX];
-    double l[SKL_NR_MAX] = {0}, acc[SKL_NR_MAX] = {0},
-           unit = run->work->jsd ? 1 : LN2; /* JSD's acc has natural logarithms */
-    for (int i = 0; i < k->nr; i++) m[i] = -INFINITY;
-    for (int64_t c = 0; c < run->plan.chunks; c++)
-        for (int i = 0; i < k->nr; i++) m[i] = fmaxf(m[i], s[c * run->plan.panels].m[side][i]);
-    for (int64_t c = 0; c < run->plan.chunks; c++, s += run->plan.panels) {
-        for (int i = 0; i < k->nr; i++) x[i] = m[i] > -INFINITY ? s->m[side][i] - m[i] : 0;
+    for (int side = 0; side < 2; side++) {
+        float x[SKL_NR_MAX], factor[SKL_NR_MAX];
+        for (int i = 0; i < k->nr; i++) x[i] = m[side][i] > -INFINITY ? s->m[side][i] - m[side][i] : 0;
         k->exp2(x, factor);
         for (int i = 0; i < k->nr; i++) {
-            l[i] += s->l[side][i] * (double)factor[i];
-            acc[i] += isinf(s->acc[side][i]) ? s->acc[side][i] : s->acc[side][i] * (double)factor[i];
+            struct skl_side_state *to = &sum->row[i].side[side];
+            double shift = ((double)s->m[side][i] - (double)m[side][i]) -
+                           ((double)s->m[!side][i] - (double)m[!side][i]);
+            to->l += s->l[side][i] * (double)factor[i];
+            if (side == 0 || run->work->jsd) /* Q of a KL has none */
+                to->acc += skl_moved_acc(s->acc[side][i], s->l[side][i], shift, (double)factor[i]);
         }
     }
-    for (int i = 0; i < k->nr; i++)
-        out->row[i].side[side] = (struct skl_side_state){LN2 * (double)m[i], l[i], unit * acc[i]};
 }
 
 static struct merged merged_panel(const struct skl_run *run, const struct skl_lane *lane, int panel)
 {
-    struct merged m;
-    merge_side(run, lane, panel, 0, &m);
-    merge_side(run, lane, panel, 1, &m);
-    return m;
+    struct merged sum = {0};
+    float m[2][SKL_NR_MAX];
+    double unit = run->work->jsd ? 1 : SKL_LN2; /* JSD's acc has natural logarithms */
+    largest_max(run, lane, panel, m);
+    for (int64_t c = 0; c < run->plan.chunks; c++) add_chunk(run, &lane->states[c * run->plan.panels + panel], m, &sum);
+    for (int i = 0; i < run->work->kernels->nr; i++)
+        for (int side = 0; side < 2; side++)
+            sum.row[i].side[side].m = SKL_LN2 * (double)m[side][i], sum.row[i].side[side].acc *= unit;
+    return sum;
 }
 
 /* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
@@ -48,16 +60,15 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
 {
     const struct skl_work *w = run->work;
     int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
-    double lse[2];
+    double gap = massless ? 0 : log2(r->l[1]) - log2(r->l[0]);
     for (int side = 0; side < 2; side++) {
-        lse[side] = massless ? INFINITY : r->lse[side] * LOG2E;
-        f->m[side][i] = (float)lse[side];
-        f->prob[side][i] = massless ? 0 : (float)exp2((double)f->m[side][i] - lse[side]);
+        f->m[side][i] = massless ? INFINITY : (float)(SKL_LOG2E * r->m[side]);
+        f->prob[side][i] = massless ? 0 : (float)(1 / r->l[side]);
         f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * (w->jsd ? w->side[side].beta : 1));
-        f->c[side][i] = massless ? 0 : (float)(w->jsd ? r->kl[side] : r->loss + (r->lse[0] - r->lse[1]));
+        f->c[side][i] = massless ? 0 : (float)(w->jsd ? r->kl[side] : SKL_LOG2E * r->loss - gap);
         f->beta[side] = (float)w->side[side].beta;
     }
-    f->gap[i] = massless ? 0 : (float)(lse[1] - lse[0]);
+    f->gap[i] = (float)gap;
 }
 
 static void set_row(const struct skl_run *run, struct skl_lane *lane, int panel, int i, const struct skl_row_result *r)
@@ -104,18 +115,31 @@ void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int 
     put_rows(run, lane, panel);
 }
 
+/* A side's m and l as they were saved, or else from its LSE, which has lost what its rounding took. */
+static void load_lse(const struct skl_work_side *s, const int64_t at[3], double *lse, double *m, double *l)
+{
+    if (s->m.data && s->l.data) {
+        *m = SKL_LN2 * (double)skl_row_get(&s->m, at), *l = (double)skl_row_get(&s->l, at);
+        *lse = *l == 0 ? -INFINITY : *m + log(*l);
+        return;
+    }
+    *lse = (double)skl_row_get(&s->lse, at);
+    *m = SKL_LN2 * (double)(float)(SKL_LOG2E * *lse);
+    *l = *lse == -INFINITY ? 0 : exp(*lse - *m);
+}
+
 /* Backward, or JSD's second sweep over a slice: what an earlier call wrote. */
 void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel)
 {
     const struct skl_work *w = run->work;
     for (int i = 0; i < w->kernels->nr; i++) {
         int64_t at[3], row = panel * w->kernels->nr + i;
-        struct skl_row_result r = {.lse = {-INFINITY, -INFINITY}}; /* of lanes that hold no row */
+        struct skl_row_result r = skl_no_result; /* of lanes that hold no row */
         if (row < lane->n) {
             skl_row_index(w, lane->row[row], at);
             r.loss = w->loss.data ? (double)skl_row_get(&w->loss, at) : 0;
             for (int side = 0; side < 2; side++) {
-                r.lse[side] = (double)skl_row_get(&w->side[side].lse, at);
+                load_lse(&w->side[side], at, &r.lse[side], &r.m[side], &r.l[side]);
                 r.kl[side] = w->side[side].kl.data ? (double)skl_row_get(&w->side[side].kl, at) : 0;
             }
         }

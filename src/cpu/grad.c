@@ -15,21 +15,23 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2E 1.4426950408889634
-
-/* Kept exponentials refer to the running maximum of their tile: prob = 2^{m - LSE}. */
+/* What was kept of a tile refers to the running maxima m of that tile: an exponential becomes a probability by
+ * 2^{m - m_row} / l, and x_P - x_Q is off by 'shift' from what it is under the row's maxima. */
 static void kept_factors(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int panel,
                          struct skl_panel_factors *f)
 {
     const struct skl_kernels *k = run->work->kernels;
     const float *m = lane->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
     for (int side = 0; side < 2; side++) {
-        float x[SKL_NR_MAX];
-        for (int i = 0; i < k->nr; i++) {
-            double lse = lane->result[panel * k->nr + i].lse[side] * LOG2E;
-            x[i] = lse == -INFINITY ? -INFINITY : (float)((double)m[side * k->nr + i] - lse);
-        }
-        k->exp2(x, f->prob[side]);
+        float x[SKL_NR_MAX], factor[SKL_NR_MAX];
+        for (int i = 0; i < k->nr; i++) x[i] = f->prob[side][i] != 0 ? m[side * k->nr + i] - f->m[side][i] : -INFINITY;
+        k->exp2(x, factor);
+        for (int i = 0; i < k->nr; i++) f->prob[side][i] *= factor[i];
+    }
+    for (int i = 0; i < k->nr; i++) {
+        double shift = ((double)m[i] - (double)f->m[0][i]) - ((double)m[k->nr + i] - (double)f->m[1][i]);
+        if (f->prob[0][i] != 0 && fabs(shift) <= (double)FLT_MAX)
+            f->c[0][i] = (float)((double)f->c[0][i] - shift);
     }
 }
 

@@ -35,10 +35,10 @@ struct skl_panel_state {
 /* Per row numbers with which a tile of logits (or of exponentials) becomes a tile of dz; docs/math.md, section dz. */
 struct skl_panel_factors {
     float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{y - m} */
-    float prob[2][SKL_NR_MAX]; /* e prob = the probability */
+    float prob[2][SKL_NR_MAX]; /* e prob = the probability: 1 / l */
     float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
-    float c[2][SKL_NR_MAX];    /* the expectation that the gradient subtracts */
-    float gap[SKL_NR_MAX];     /* LSE_Q - LSE_P, base 2 */
+    float c[2][SKL_NR_MAX];    /* the expectation that the gradient subtracts; of a KL in base 2 */
+    float gap[SKL_NR_MAX];     /* log2 l_Q - log2 l_P */
     float beta[2];             /* JSD: weight of each side in the mixture */
 };
 

@@ -9,11 +9,10 @@
 static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
 {
     const struct skl_work *w = run->work;
-    static const struct skl_row_result nothing = {0, {-HUGE_VAL, -HUGE_VAL}, {0, 0}};
     for (int64_t row = first, at[3]; row < last; row++) {
         skl_row_index(w, row, at);
         if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
-            skl_put_row(w, at, &nothing);
+            skl_put_row(w, at, &skl_no_result);
         if (run->partial)
             run->partial[row] = skl_public_state(w, &skl_empty_row);
         for (int side = 0; side < 2; side++) {

@@ -33,11 +33,11 @@ static inline vf vexp2_and_m1(vf x, vf *m1)
     return vfma(t, scale, scale);
 }
 
-/* log(1 + x) for -1 < x <= 0, exact at 0. With 1 + x = (1 + f) 2^e it is log(1 + f) + e log 2; f = (1 + x) 2^-e - 1 is
- * taken as x 2^-e + (2^-e - 1), so that small x lose nothing to the 1. */
-static inline vf vlog1p(vf x)
+/* log(1 + x) for -1 < x <= 0, exact at 0; w is 1 + x by itself, since near x = -1 it cannot be had from x. With
+ * w = (1 + f) 2^e it is log(1 + f) + e log 2. Where e = 0, f is x itself, so that small x lose nothing to the 1. */
+static inline vf vlog1p(vf x, vf w)
 {
-    vf scale, e = vexponent(vset(1.0f) + x, &scale), f = vfma(x, scale, scale - vset(1.0f));
+    vf scale, e = vexponent(w, &scale), f = vselect_lt(vset(1.0f), scale, vfma(w, scale, vset(-1.0f)), x);
     /* log(1 + f) = f + f^2 P(f), relative error 6e-9 */
     vf f2 = f * f, f4 = f2 * f2;
     vf p01 = vfma(vset(0.33333332f), f, vset(-0.5f)), p23 = vfma(vset(0.20001227f), f, vset(-0.25000821f));
