@@ -6,6 +6,7 @@
 #include "tensor.h"
 #include "work.h"
 
+#include <float.h>
 #include <stdio.h>
 
 #define TRY(call)                    \
@@ -294,8 +295,14 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->share = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
     double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
     w->chain = scale / p->temperature;
-    w->cap = s->softcap * SKL_LOG2E / p->temperature;
-    w->logit_factor = s->softcap > 0 ? scale / s->softcap : w->chain * SKL_LOG2E;
+    /* tanh(u) = u in f32 for all u that <a, b> times so small a factor can be: such a softcap changes nothing. */
+    int capped = s->softcap > 0 && s->softcap <= FLT_MAX && fabs(scale / s->softcap) > 1e-30;
+    w->softcap = capped ? s->softcap : 0;
+    w->inner = capped ? scale / s->softcap : 0;
+    w->unit = capped ? 1 / p->temperature : fabs(w->chain);
+    w->sign = !capped && scale < 0 ? -1 : 1;
+    w->cap = w->softcap * SKL_LOG2E / p->temperature;
+    w->logit_factor = capped ? w->inner : w->chain * SKL_LOG2E;
 }
 
 static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)

@@ -81,7 +81,7 @@ void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl
     for (int side = 0; side < 2; side++) {
         skl_row_put(&w->side[side].lse, at, r->lse[side]);
         skl_row_put(&w->side[side].kl, at, r->kl[side]);
-        skl_row_put(&w->side[side].m, at, SKL_LOG2E * r->m[side]);
+        skl_row_put(&w->side[side].m, at, r->m[side] / w->side[side].unit);
         skl_row_put(&w->side[side].l, at, r->l[side]);
     }
 }

@@ -41,11 +41,14 @@ struct skl_work_side {
     int64_t dim;
     int64_t b_batch, b_heads, b_rows; /* b_rows counts padding */
     int64_t share;                    /* query heads to one head of b */
-    double logit_factor;              /* <a, b> + bias times this is y, or what softcap's tanh takes */
-    double cap;                       /* y = cap tanh(.); 0: no softcap */
-    double chain;                     /* d z / d <a, b> = chain (times 1 - tanh^2) */
-    double beta;                      /* JSD: weight in the mixture */
-    struct skl_rows lse, kl, m, l;    /* outputs, or saved inputs of a backward */
+    /* The score x = sign (<a, b> + bias), or with a softcap x = softcap tanh(inner (<a, b> + bias)), makes the logit
+     * z = unit x. unit is positive, so that the largest score is the largest logit. */
+    double sign, softcap, inner, unit;
+    double logit_factor;           /* CUDA: <a, b> + bias times this is y, or what softcap's tanh takes */
+    double cap;                    /* CUDA: y = cap tanh(.); 0: no softcap */
+    double chain;                  /* d z / d <a, b> = chain (times 1 - tanh^2) */
+    double beta;                   /* JSD: weight in the mixture */
+    struct skl_rows lse, kl, m, l; /* outputs, or saved inputs of a backward */
 };
 
 struct skl_work {
@@ -152,7 +155,7 @@ struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row
 struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *s);
 void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from);
 
-/* A complete row's results, natural logarithms: LSE = m + log l. m times log2 e has the 24 bits of an f32. */
+/* A complete row's results, natural logarithms: LSE = m + log l. m is the logit of a score that an f32 holds exactly. */
 struct skl_row_result {
     double loss, lse[2], kl[2], m[2], l[2];
 };

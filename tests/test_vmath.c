@@ -39,7 +39,7 @@ static double sweep_tanh(const struct skl_kernels *k)
     for (int i = -4000; i < 4000; i++) {
         float x[SKL_NR_MAX], y[SKL_NR_MAX];
         for (int j = 0; j < k->nr; j++) x[j] = y[j] = (float)((i + j / 64.0) * (i % 2 ? 1e-2 : 1e-4));
-        k->softcap(1, y, 1);
+        k->softcap(1, y, 1, 1);
         double err = worst_ulp(x, y, k->nr, tanh);
         if (!(err <= worst))
             worst = err;
@@ -55,7 +55,7 @@ static void check_edges(const struct skl_kernels *k)
     CHECK(isnan(y[2]), "2^NaN = %g", (double)y[2]);
     CHECK(y[1] == 0 && y[3] == 0 && y[4] == 0 && y[5] == 0, "2^x is not 0 far below");
     float t[SKL_NR_MAX] = {0, 100, -100, NAN, 1e-30f};
-    k->softcap(1, t, 1);
+    k->softcap(1, t, 1, 1);
     CHECK(t[0] == 0 && t[1] == 1 && t[2] == -1 && isnan(t[3]) && t[4] == 1e-30f, "tanh at its edges");
 }
 

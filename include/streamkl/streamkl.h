@@ -208,9 +208,10 @@ struct skl_outputs {
     struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
     struct skl_grads s, t;          /* gradients of the reduced loss */
 
-    /* Optional f32 over the rows: the LSEs in two parts, with y = z log2 e. m is a reference near the row's largest y, l
-     * is the sum of 2^{y - m}, so LSE = ln 2 (m + log2 l). The sum is rounded, the parts are not: a backward that gets
-     * all four of them in 'saved' is exact where one that gets only the LSEs is off by the rounding of an LSE. */
+    /* Optional f32 over the rows: the LSEs in two parts, LSE = unit m + log l with unit = |scale| / temperature (with a
+     * softcap 1 / temperature). unit m is a reference near the row's largest logit z, l = sum e^{z - unit m}. An LSE is
+     * rounded, its parts are not: a backward that gets all four of them in 'saved' is exact where one that gets only the
+     * LSEs is off by the rounding of an LSE. */
     struct skl_tensor m_s, m_t, l_s, l_t;
 };
 

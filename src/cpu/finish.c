@@ -28,14 +28,14 @@ static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s
     const struct skl_kernels *k = run->work->kernels;
     for (int side = 0; side < 2; side++) {
         float x[SKL_NR_MAX], factor[SKL_NR_MAX];
-        for (int i = 0; i < k->nr; i++) x[i] = m[side][i] > -INFINITY ? s->m[side][i] - m[side][i] : 0;
+        for (int i = 0; i < k->nr; i++)
+            x[i] = m[side][i] > -INFINITY ? (s->m[side][i] - m[side][i]) * run->unit[side] : 0;
         k->exp2(x, factor);
         for (int i = 0; i < k->nr; i++) {
             struct skl_side_state *to = &sum->row[i].side[side];
-            double shift = ((double)s->m[side][i] - (double)m[side][i]) -
-                           ((double)s->m[!side][i] - (double)m[!side][i]);
+            double shift = skl_shift(run, s->m[0][i], m[0][i], s->m[1][i], m[1][i]);
             to->l += s->l[side][i] * (double)factor[i];
-            if (side == 0 || run->work->jsd) /* Q of a KL has none */
+            if (side == 0 || run->work->jsd) /* Q of a KL has none, and JSD's has l = 0: it is not moved */
                 to->acc += skl_moved_acc(s->acc[side][i], s->l[side][i], shift, (double)factor[i]);
         }
     }
@@ -50,7 +50,8 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_la
     for (int64_t c = 0; c < run->plan.chunks; c++) add_chunk(run, &lane->states[c * run->plan.panels + panel], m, &sum);
     for (int i = 0; i < run->work->kernels->nr; i++)
         for (int side = 0; side < 2; side++)
-            sum.row[i].side[side].m = SKL_LN2 * (double)m[side][i], sum.row[i].side[side].acc *= unit;
+            sum.row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],
+            sum.row[i].side[side].acc *= unit;
     return sum;
 }
 
@@ -62,11 +63,12 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
     int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
     double gap = massless ? 0 : log2(r->l[1]) - log2(r->l[0]);
     for (int side = 0; side < 2; side++) {
-        f->m[side][i] = massless ? INFINITY : (float)(SKL_LOG2E * r->m[side]);
+        f->m[side][i] = massless ? INFINITY : (float)(r->m[side] / w->side[side].unit);
         f->prob[side][i] = massless ? 0 : (float)(1 / r->l[side]);
         f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * (w->jsd ? w->side[side].beta : 1));
         f->c[side][i] = massless ? 0 : (float)(w->jsd ? r->kl[side] : SKL_LOG2E * r->loss - gap);
         f->beta[side] = (float)w->side[side].beta;
+        f->unit[side] = run->unit[side];
     }
     f->gap[i] = (float)gap;
 }
@@ -119,12 +121,12 @@ void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int 
 static void load_lse(const struct skl_work_side *s, const int64_t at[3], double *lse, double *m, double *l)
 {
     if (s->m.data && s->l.data) {
-        *m = SKL_LN2 * (double)skl_row_get(&s->m, at), *l = (double)skl_row_get(&s->l, at);
+        *m = s->unit * (double)skl_row_get(&s->m, at), *l = (double)skl_row_get(&s->l, at);
         *lse = *l == 0 ? -INFINITY : *m + log(*l);
         return;
     }
     *lse = (double)skl_row_get(&s->lse, at);
-    *m = SKL_LN2 * (double)(float)(SKL_LOG2E * *lse);
+    *m = s->unit * (double)(float)(*lse / s->unit);
     *l = *lse == -INFINITY ? 0 : exp(*lse - *m);
 }
 

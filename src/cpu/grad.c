@@ -24,12 +24,13 @@ static void kept_factors(const struct skl_run *run, const struct skl_lane *lane,
     const float *m = lane->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
     for (int side = 0; side < 2; side++) {
         float x[SKL_NR_MAX], factor[SKL_NR_MAX];
-        for (int i = 0; i < k->nr; i++) x[i] = f->prob[side][i] != 0 ? m[side * k->nr + i] - f->m[side][i] : -INFINITY;
+        for (int i = 0; i < k->nr; i++)
+            x[i] = f->prob[side][i] != 0 ? (m[side * k->nr + i] - f->m[side][i]) * run->unit[side] : -INFINITY;
         k->exp2(x, factor);
         for (int i = 0; i < k->nr; i++) f->prob[side][i] *= factor[i];
     }
     for (int i = 0; i < k->nr; i++) {
-        double shift = ((double)m[i] - (double)f->m[0][i]) - ((double)m[k->nr + i] - (double)f->m[1][i]);
+        double shift = skl_shift(run, m[i], f->m[0][i], m[k->nr + i], f->m[1][i]);
         if (f->prob[0][i] != 0 && fabs(shift) <= (double)FLT_MAX)
             f->c[0][i] = (float)((double)f->c[0][i] - shift);
     }
@@ -48,12 +49,12 @@ static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t 
         return;
     }
     for (int side = 0; side < 2; side++) /* the softcap's derivative is a function of the logits that dz overwrites */
-        if (work->side[side].cap > 0 && (work->grads & 1 << side))
+        if (work->side[side].softcap > 0 && (work->grads & 1 << side))
             memcpy(w->scratch.capped[side], y[side], (size_t)(n * k->nr) * sizeof(float));
     (work->jsd ? k->dz_jsd : k->dz_kl)(n, y[0], y[1], work->grads, &lane->factors[panel]);
     for (int side = 0; side < 2; side++)
-        if (work->side[side].cap > 0 && (work->grads & 1 << side))
-            k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].cap, y[side]);
+        if (work->side[side].softcap > 0 && (work->grads & 1 << side))
+            k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].softcap, y[side]);
 }
 
 /* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. Returns

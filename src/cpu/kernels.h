@@ -3,9 +3,12 @@
  * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the lanes, so
  * that a row's maximum, sums and gradient never need a horizontal step.
  *
- *     rows panel     [dim][nr]          the rows' operand a, transposed, times scale and log2 e
+ *     rows panel     [dim][nr]          the rows' operand a, transposed
  *     column tile    [SKL_BK][SKL_LDK]  the columns' operand b in f32, kc of its dim entries
- *     logit tile     [SKL_BK][nr]       y = z log2 e; later e = 2^{y - m}, later dz
+ *     score tile     [SKL_BK][nr]       x = <a, b> + bias; later e = 2^{unit (x - m)}, later dz
+ *
+ * Scores become logits in base 2, z log2 e = unit x, only after the row's largest score m has been subtracted: the
+ * difference is exact near m, so that no digit is lost to the size of the logits.
  *
  * Sides are numbered 0 = P, the distribution before the bars of KL(P || Q), and 1 = Q.
  */
@@ -27,27 +30,28 @@ enum {
 
 /* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_state. */
 struct skl_panel_state {
-    float m[2][SKL_NR_MAX];
+    float m[2][SKL_NR_MAX]; /* the largest score */
     double l[2][SKL_NR_MAX];
     double acc[2][SKL_NR_MAX];
 };
 
 /* Per row numbers with which a tile of logits (or of exponentials) becomes a tile of dz; docs/math.md, section dz. */
 struct skl_panel_factors {
-    float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{y - m} */
+    float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{unit (x - m)} */
     float prob[2][SKL_NR_MAX]; /* e prob = the probability: 1 / l */
     float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
     float c[2][SKL_NR_MAX];    /* the expectation that the gradient subtracts; of a KL in base 2 */
     float gap[SKL_NR_MAX];     /* log2 l_Q - log2 l_P */
-    float beta[2];             /* JSD: weight of each side in the mixture */
+    float unit[2];
+    float beta[2]; /* JSD: weight of each side in the mixture */
 };
 
 /* What push_kl leaves in the two logit tiles. */
 enum skl_keep {
     SKL_KEEP_NOTHING, /* value only */
-    SKL_KEEP_LOGITS,  /* y_P, y_Q */
+    SKL_KEEP_SCORES,  /* x_P, x_Q */
     SKL_KEEP_EXP_Q,   /* e_P, e_Q: all that the gradient of Q needs */
-    SKL_KEEP_EXP_P    /* e_P, y_P - y_Q: all that the gradient of P needs */
+    SKL_KEEP_EXP_P    /* e_P, unit_P (x_P - m_P) - unit_Q (x_Q - m_Q): all that the gradient of P needs */
 };
 
 /* Memory that will be wanted next, rows of it: a product asks for it line by line as it goes. */
@@ -81,13 +85,14 @@ struct skl_kernels {
                        float *C); /* C += sum x[k] B[at[k]] */
 
     /* Shaping logits. */
-    void (*softcap)(int n, float *y, double cap);                            /* y = cap tanh y */
+    void (*softcap)(int n, float *y, float inner, double cap);               /* y = cap tanh(inner y) */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
 
     /* Divergences. */
-    void (*push_kl)(int n, float *y_p, float *y_q, enum skl_keep keep, struct skl_panel_state *state);
-    void (*push_lse)(int n, const float *y_p, const float *y_q, struct skl_panel_state *state);
+    void (*push_kl)(int n, float *y_p, float *y_q, const float unit[2], enum skl_keep keep,
+                    struct skl_panel_state *state);
+    void (*push_lse)(int n, const float *y_p, const float *y_q, const float unit[2], struct skl_panel_state *state);
     void (*push_jsd)(int n, const float *y_p, const float *y_q, const struct skl_panel_factors *f,
                      struct skl_panel_state *state);
     /* dz over y. want has bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. */

@@ -142,7 +142,8 @@ static void spread_row(const struct skl_run *run, const float *line, int64_t dim
         raw[(d / nr * run->plan.block + r) * nr + d % nr] = d < dim && fabsf(line[d]) <= FLT_MAX ? line[d] : 0;
 }
 
-/* The factor stays in double: rounded, it would put all logits of a side off by the same 2^-25, which does not average out. */
+/* The operand itself, not scaled: what scale and temperature do is done to differences of scores, where it costs no
+ * digits (and a scaled operand could overflow where its product with b does not). */
 void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel)
 {
     const struct skl_run *run = w->run;
@@ -150,14 +151,14 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel
     float *line = w->scratch.line;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
-        float *rows = lane->rows[side] + panel * nr * s->dim;
+        float *rows = lane->rows[side] + panel * nr * s->dim, sign = (float)s->sign;
         for (int i = 0; i < nr; i++) {
             int in_use = panel * nr + i < lane->n;
             if (in_use)
                 load_row(run, s, lane->row[panel * nr + i], line);
             else
                 memset(line, 0, (size_t)s->dim * sizeof *line);
-            for (int64_t d = 0; d < s->dim; d++) rows[d * nr + i] = (float)((double)line[d] * s->logit_factor);
+            for (int64_t d = 0; d < s->dim; d++) rows[d * nr + i] = sign * line[d];
             if (lane->raw[side])
                 spread_row(run, line, s->dim, panel * nr + i, lane->raw[side]);
         }

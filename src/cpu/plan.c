@@ -98,7 +98,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         int grad = w->grads & 1 << i;
         scratch->columns[i] = take(memory, &at, columns);
         scratch->y[i] = take(memory, &at, one ? tile : tile * plan->panels);
-        scratch->capped[i] = grad && w->side[i].cap > 0 ? take(memory, &at, tile) : NULL;
+        scratch->capped[i] = grad && w->side[i].softcap > 0 ? take(memory, &at, tile) : NULL;
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
@@ -143,14 +143,14 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
 {
     if (call == SKL_CALL_BACKWARD)
-        return SKL_KEEP_LOGITS;
+        return SKL_KEEP_SCORES;
     if (w->jsd)
-        return call == SKL_CALL_PARTIAL ? SKL_KEEP_NOTHING : SKL_KEEP_LOGITS;
+        return call == SKL_CALL_PARTIAL ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     if (!w->grads)
         return SKL_KEEP_NOTHING;
-    int capped = (w->side[0].cap > 0 && (w->grads & 1)) || (w->side[1].cap > 0 && (w->grads & 2));
+    int capped = (w->side[0].softcap > 0 && (w->grads & 1)) || (w->side[1].softcap > 0 && (w->grads & 2));
     if (w->grads == 3 || capped)
-        return SKL_KEEP_LOGITS;
+        return SKL_KEEP_SCORES;
     return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
 }
 
@@ -216,7 +216,7 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->recompute = 1;
-    plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_LOGITS;
+    plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     plan->kept_tiles = w->grads && !plan->by_tile ? least(plan->tiles, SLAB_TILES) : 0;
     choose_lanes(w, plan);
     while (count_bytes(w, plan) > w->limit) {

@@ -19,6 +19,7 @@
 
 #include "../error.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
@@ -314,6 +315,10 @@ static char *lay_out(struct skl_run *run)
 
 enum skl_status skl_run(struct skl_run *run)
 {
+    for (int side = 0; side < 2; side++) { /* beyond f32 any unit is as good as the largest */
+        double unit = SKL_LOG2E * run->work->side[side].unit;
+        run->unit[side] = unit < (double)FLT_MAX ? (float)unit : FLT_MAX;
+    }
     char *memory = lay_out(run);
     if (!memory)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);

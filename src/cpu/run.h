@@ -15,6 +15,7 @@ struct skl_run {
     struct skl_lane *lanes;
     char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
+    float unit[2]; /* y = unit x: from scores to logits in base 2 */
 
     int64_t next_group, next_row; /* what has not been given to a lane yet */
     int more;                     /* are there rows in this wave */
@@ -36,6 +37,13 @@ struct skl_worker {
 };
 
 enum skl_status skl_run(struct skl_run *run);
+
+/* By how much y_P - y_Q, each relative to its side's maximum, grows when the maxima move from 'old' to 'now'. */
+static inline double skl_shift(const struct skl_run *run, float old_p, float now_p, float old_q, float now_q)
+{
+    return (double)run->unit[0] * ((double)old_p - (double)now_p) -
+           (double)run->unit[1] * ((double)old_q - (double)now_q);
+}
 
 /* lane.c: rows into lanes and back. */
 int skl_next_wave(struct skl_run *run);

@@ -57,7 +57,7 @@ static void start_from_bias(const struct skl_work *w, int side, int64_t tile, in
         float bias;
         w->kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (tile * SKL_BK + j) * s->bias.stride,
                             s->bias.dtype, &bias);
-        bias = (float)((double)bias * s->logit_factor);
+        bias *= (float)s->sign;
         for (int i = 0; i < nr; i++) y[j * nr + i] = bias;
     }
 }
@@ -84,8 +84,8 @@ static void shape_panel(const struct skl_run *run, const struct skl_lane *lane, 
     const struct skl_work *w = run->work;
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
     for (int side = 0; side < 2; side++) {
-        if (w->side[side].cap > 0)
-            w->kernels->softcap(n, y[side], w->side[side].cap);
+        if (w->side[side].softcap > 0)
+            w->kernels->softcap(n, y[side], (float)w->side[side].inner, w->side[side].softcap);
         if (masked)
             w->kernels->mask(n, lo, hi, -INFINITY, y[side]);
     }
@@ -175,10 +175,10 @@ static void push_panel(const struct skl_run *run, struct skl_lane *lane, int64_t
     const struct skl_kernels *k = run->work->kernels;
     struct skl_panel_state *state = &lane->states[chunk * run->plan.panels + panel];
     if (run->work->jsd) {
-        k->push_lse(j1 - j0, y[0], y[1], state);
+        k->push_lse(j1 - j0, y[0], y[1], run->unit, state);
         return;
     }
-    k->push_kl(j1 - j0, y[0], y[1], run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
+    k->push_kl(j1 - j0, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
     if (lane->m_kept) {
         float *m = lane->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
         memcpy(m, state->m[0], (size_t)k->nr * sizeof *m);
