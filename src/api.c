@@ -16,13 +16,15 @@ static enum skl_status run_call(enum skl_call call, const struct skl_problem *p,
                                 const struct skl_outputs *out, struct skl_state *partial)
 {
     struct skl_work work;
-    enum skl_status status = skl_check(call, p, saved, out, &work);
+    enum skl_status status = skl_check(call, p, saved, out, partial, &work);
     if (status)
         return status;
     int second_sweep_only = call == SKL_CALL_PARTIAL && saved;
     if (work.device == SKL_CUDA)
         return skl_cuda_run(call, &work, partial, second_sweep_only);
     struct skl_run run = {.work = &work, .partial = partial, .second_sweep_only = second_sweep_only};
+    if (skl_nothing_to_do(&work))
+        return skl_run_nothing(call, &run);
     status = skl_make_plan(call, &work, &run.plan);
     return status ? status : skl_run(&run);
 }
@@ -63,11 +65,15 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use bytes = NULL: it must point to where the answer goes");
     if ((int)call < SKL_CALL_VALUE || call > SKL_CALL_PARTIAL)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use call = %d: it must be one of enum skl_call", (int)call);
-    enum skl_status status = skl_check(call, p, NULL, out, &work);
+    enum skl_status status = skl_check(call, p, NULL, out, NULL, &work);
     if (status)
         return status;
     if (work.device == SKL_CUDA)
         return skl_cuda_workspace(call, &work, bytes);
+    if (skl_nothing_to_do(&work)) {
+        *bytes = 0;
+        return SKL_OK;
+    }
     status = skl_make_plan(call, &work, &plan);
     if (!status)
         *bytes = plan.bytes;
@@ -77,7 +83,7 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
 enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out)
 {
     struct skl_work w;
-    enum skl_status status = skl_check(SKL_CALL_VALUE, p, NULL, out, &w);
+    enum skl_status status = skl_check(SKL_CALL_VALUE, p, NULL, out, state, &w);
     if (status)
         return status;
     if (!state && w.rows)

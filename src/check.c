@@ -232,6 +232,9 @@ static const struct side_names student_names = {"s.a",     "s.b",     "s.bias", 
 static const struct side_names teacher_names = {"t.a",     "t.b",     "t.bias",     "t.scale", "t.softcap",
                                                 "out.t.a", "out.t.b", "out.t.bias", "lse_t",   "kl_t"};
 
+/* More entries or columns than any memory holds, and sizes computed from them cannot overflow. */
+static const int64_t LONGEST = (int64_t)1 << 40;
+
 static enum skl_status check_operands(const struct skl_problem *p, const struct skl_side *s,
                                       const struct side_names *names)
 {
@@ -240,9 +243,9 @@ static enum skl_status check_operands(const struct skl_problem *p, const struct 
     struct skl_rule rule_a = {names->a, attention ? 4 : 0, SKL_FLOATS, NULL, 1, 0};
     TRY(skl_check_tensor(a, &rule_a));
     int64_t dim = a->shape[a->ndim - 1];
-    if (dim < 1)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[%d] = 0: vectors must have at least one entry", names->a,
-                        (int)a->ndim - 1);
+    if (dim < 1 || dim > LONGEST)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[%d] = %lld: vectors must have from 1 to 2^40 entries",
+                        names->a, (int)a->ndim - 1, (long long)dim);
     int64_t keys[4] = {a->shape[0], -1, -1, dim}, head[2] = {-1, dim}, vocabulary[1] = {b->shape[0]};
     struct skl_rule rule_b = {names->b, attention ? 4 : 2, SKL_FLOATS, attention ? keys : head, 1, 0};
     TRY(skl_check_tensor(b, &rule_b));
@@ -325,6 +328,8 @@ static enum skl_status check_columns(const struct skl_problem *p, struct skl_wor
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use columns = %lld: s.b has %lld rows and t.b %lld",
                         (long long)p->columns, (long long)m_s, (long long)m_t);
     w->columns = p->columns ? p->columns : m_s;
+    if (w->columns > LONGEST)
+        return bad("columns", w->columns, "there may be at most 2^40");
     return SKL_OK;
 }
 
@@ -408,16 +413,26 @@ static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work
 
 /* ----------------------------------------------------------------------------------------------- outputs --- */
 
-/* Outputs share memory with nothing. */
-static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
-                                     const struct skl_outputs *o)
+/* out.value, or the states of skl_partial and skl_finish, as a tensor of f32, to be compared with the others. */
+static struct skl_tensor doubles_of(const struct skl_problem *p, const void *data, int64_t doubles)
 {
-    struct named outputs[OUTPUTS], inputs[INPUTS + ROWS];
-    int n_in = name_inputs(p, inputs);
-    name_outputs(o, outputs);
-    if (saved)
-        n_in += name_saved(saved, inputs + n_in);
-    for (int i = 0; i < OUTPUTS; i++) {
+    struct skl_tensor t = skl_vector(SKL_F32, data, 2 * doubles);
+    t.device = p->s.a.device, t.device_index = p->s.a.device_index;
+    return t;
+}
+
+static enum skl_status check_doubles(const char *name, const void *data)
+{
+    if ((uintptr_t)data % sizeof(double))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %p: it must be aligned to %d bytes", name, data,
+                        (int)sizeof(double));
+    return SKL_OK;
+}
+
+/* Outputs share memory with nothing. */
+static enum skl_status check_disjoint(const struct named *outputs, int n_out, const struct named *inputs, int n_in)
+{
+    for (int i = 0; i < n_out; i++) {
         for (int j = 0; j < i + n_in; j++) {
             const struct named *x = &outputs[i], *y = j < i ? &outputs[j] : &inputs[j - i];
             if (!skl_disjoint(x->tensor, y->tensor))
@@ -426,6 +441,27 @@ static enum skl_status check_overlap(const struct skl_problem *p, const struct s
         }
     }
     return SKL_OK;
+}
+
+/* All outputs of the call, 'out' and perhaps the states of a skl_partial, against all its inputs, 'saved' and the states of
+ * a skl_finish among them; each of these may be NULL. */
+static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
+                                     const struct skl_outputs *out, const struct skl_state *state, int64_t rows)
+{
+    struct named outputs[OUTPUTS + 2], inputs[INPUTS + ROWS + 1];
+    struct skl_tensor value = doubles_of(p, out ? out->value : NULL, 1);
+    struct skl_tensor states = doubles_of(p, state, rows * (int64_t)(sizeof *state / sizeof(double)));
+    int n_in = name_inputs(p, inputs), n_out = 0;
+    if (saved)
+        n_in += name_saved(saved, inputs + n_in);
+    if (out) {
+        n_out = name_outputs(out, outputs);
+        outputs[n_out++] = (struct named){"out.value", &value};
+        inputs[n_in++] = (struct named){"the states", &states};
+    } else {
+        outputs[n_out++] = (struct named){"state", &states};
+    }
+    return check_disjoint(outputs, n_out, inputs, n_in);
 }
 
 static enum skl_status check_row_outputs(const struct skl_problem *p, const struct skl_outputs *o, int saved)
@@ -527,24 +563,26 @@ static enum skl_status take_saved(const struct skl_problem *p, const struct skl_
 }
 
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem, const struct skl_outputs *saved,
-                          const struct skl_outputs *out, struct skl_work *w)
+                          const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w)
 {
     struct skl_problem p;
     struct skl_outputs o, s;
+    int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(adopt_problem(problem, &p));
     TRY(check_problem(&p, w));
     TRY(fill_problem(&p, w));
-    if (call != SKL_CALL_PARTIAL) {
+    if (!partial) {
         TRY(adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
+        TRY(check_doubles("out.value", o.value));
     }
     if (saved) {
         TRY(adopt_outputs("saved", saved, &s));
         TRY(take_saved(&p, &s, w));
     }
-    if (call != SKL_CALL_PARTIAL)
-        TRY(check_overlap(&p, saved ? &s : NULL, &o));
+    TRY(check_doubles("state", state));
+    TRY(check_overlap(&p, saved ? &s : NULL, partial ? NULL : &o, state, w->rows));
     if (call == SKL_CALL_BACKWARD)
         TRY(check_backward_outputs(&o));
     return SKL_OK;

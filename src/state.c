@@ -93,6 +93,15 @@ enum skl_status skl_merge(int64_t rows, struct skl_state *into, const struct skl
     if (rows && (!into || !from))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = NULL: it must point to %lld states", into ? "from" : "into",
                         (long long)rows);
+    if ((uintptr_t)into % sizeof(double) || (uintptr_t)from % sizeof(double))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %p: it must be aligned to %d bytes",
+                        (uintptr_t)into % sizeof(double) ? "into" : "from",
+                        (uintptr_t)into % sizeof(double) ? (const void *)into : (const void *)from,
+                        (int)sizeof(double));
+    uintptr_t bytes = (uintptr_t)rows * sizeof *into,
+              distance = into < from ? (uintptr_t)from - (uintptr_t)into : (uintptr_t)into - (uintptr_t)from;
+    if (distance < bytes)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use into = %p: it shares memory with from", (void *)into);
     static const struct skl_work any_order; /* the rule is the same for both sides */
     for (int64_t i = 0; i < rows; i++) {
         struct skl_row_state x = skl_private_state(&any_order, &into[i]), y = skl_private_state(&any_order, &from[i]);

@@ -162,6 +162,9 @@ enum skl_status skl_check_tensor(const struct skl_tensor *t, const struct skl_ru
                         r->name, (long long)t->shape[0], (long long)t->stride[0]);
     if (!t->data && !empty(t))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = NULL: it must point to the elements", r->name);
+    if (!empty(t) && (uintptr_t)t->data % (uintptr_t)skl_size_of(t->dtype))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: it must be aligned to its elements of %d bytes",
+                        r->name, t->data, (int)skl_size_of(t->dtype));
     if (r->output && !empty(t) && overlaps_itself(t))
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use %s.stride[0] = %lld: the elements of an output must not share memory", r->name,

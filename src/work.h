@@ -130,9 +130,9 @@ void skl_row_range(const struct skl_work *w, const int64_t at[3], int64_t *lo, i
 /* 0 when the row is to be skipped: no column or no weight. */
 double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
 
-/* Fills the work, or says what is wrong with the arguments. */
+/* Fills the work, or says what is wrong with the arguments. 'state' is where skl_partial writes or skl_finish reads. */
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
-                          const struct skl_outputs *out, struct skl_work *w);
+                          const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w);
 
 /* A row's state in the order P, Q, natural logarithms; struct skl_state names the same numbers by student and teacher.
  */

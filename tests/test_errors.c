@@ -176,6 +176,9 @@ static void operands(void)
     RULE(ALL, "t.b.shape[1]", "8", x.p.t.b.shape[1] = 8);
     RULE(ALL, "t.b.shape[1]", "0", x.p.t.b.shape[1] = 0);
     RULE(ALL, "columns", "9", x.p.t.b.shape[2] = 9);
+    RULE(READERS, "s.a.data", "aligned", x.p.s.a.data = (char *)x.p.s.a.data + 1);
+    RULE(READERS, "t.b.data", "aligned", x.p.t.b.data = (char *)x.p.t.b.data + 2);
+    LINEAR(READERS, "s.a.shape[2]", "2199023255552", x.p.s.a.shape[2] = x.p.s.b.shape[1] = (int64_t)1 << 41);
     LINEAR(ALL, "t.a.ndim", "2", x.p.t.a = skl_matrix(SKL_F32, x.p.t.a.data, 5, 4));
     LINEAR(ALL, "s.bias", "3", x.p.s.bias.shape[0] = 3);
     LINEAR(READERS, "t.bias.dtype", "3", x.p.t.bias.dtype = SKL_I32);
@@ -217,6 +220,14 @@ static void outputs(void)
     RULE(DERIVING, "out.t.a", "s.a", x.out.t.a.data = (char *)x.p.s.a.data + 8);
     RULE(DERIVING, "out.t.a", "out.s.a", x.out.t.a.data = x.out.s.a.data);
     RULE(DERIVING, "out.s.a", "weight", x.out.s.a.data = x.p.weight.data);
+    RULE(WRITERS, "out.value", "aligned", x.out.value = (double *)(void *)((char *)&x.value + 4));
+    RULE(WRITERS, "out.value", "out.loss", x.out.value = x.out.loss.data);
+    RULE(VALUE | GRAD, "out.value", "t.a", x.out.value = x.p.t.a.data);
+    RULE(VALUE | GRAD, "out.l_s.shape[2]", "2", (x.out.l_s = x.out.loss, x.out.l_s.shape[2] = 2));
+    RULE(VALUE | GRAD, "out.m_t", "out.loss", x.out.m_t = x.out.loss);
+    RULE(PARTIAL, "state", "aligned", x.states = (struct skl_state *)(void *)((char *)x.state + 4));
+    RULE(PARTIAL, "state", "s.b", x.states = x.p.s.b.data);
+    RULE(FINISH, "out.loss", "the states", x.out.loss.data = (char *)x.state + 48);
     RULE(WRITERS, "out.lse_s", "out.loss", x.out.lse_s.data = x.out.loss.data);
     RULE(WRITERS & ~FINISH, "out.loss", "t.b", x.out.loss.data = x.p.t.b.data);
     RULE(DERIVING, "out.s.bias", "0x", x.out.s.bias = skl_vector(SKL_F32, x.out.loss.data, x.p.s.b.shape[2]));
@@ -263,6 +274,11 @@ static void between_calls(void)
     CHECK_STATUS(skl_merge(1, x.state, NULL), SKL_BAD_ARGUMENT);
     CHECK(strstr(skl_last_error(), "from"), "said \"%s\"", skl_last_error());
     CHECK_STATUS(skl_merge(0, NULL, NULL), SKL_OK);
+    CHECK_STATUS(skl_merge(2, x.state, x.state), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "from"), "said \"%s\"", skl_last_error());
+    CHECK_STATUS(skl_merge(2, x.state, x.state + 1), SKL_BAD_ARGUMENT);
+    CHECK_STATUS(skl_merge(1, x.state, (struct skl_state *)(void *)((char *)x.state + 100)), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "aligned"), "said \"%s\"", skl_last_error());
     test_context("workspace_size");
     CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &x.p, &x.out, NULL), SKL_BAD_ARGUMENT);
     CHECK(strstr(skl_last_error(), "bytes"), "said \"%s\"", skl_last_error());

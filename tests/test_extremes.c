@@ -255,6 +255,57 @@ static void none(void)
         }
 }
 
+/* Operands 'up' times larger and smaller, whose products are the same. */
+static double value_of(double up, double scale, double softcap, float grad[6])
+{
+    float x[2][6], w[10];
+    double value = NAN;
+    struct skl_outputs out = skl_no_outputs();
+    for (int i = 0; i < 6; i++) x[S][i] = (float)(up * (0.25 * i - 0.5)), x[T][i] = (float)(up * (0.5 * i - 1));
+    for (int i = 0; i < 10; i++) w[i] = (float)((i * 7 % 5 - 2) / 32.0 / up);
+    struct skl_tensor head = skl_matrix(SKL_F32, w, 5, 2);
+    struct skl_problem p = skl_linear(skl_matrix(SKL_F32, x[S], 3, 2), head, skl_matrix(SKL_F32, x[T], 3, 2), head);
+    p.s.scale = p.t.scale = scale, p.s.softcap = softcap;
+    out.value = &value, out.s.a = skl_matrix(SKL_F32, grad, 3, 2);
+    CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+    return value;
+}
+
+/* A softcap that no logit comes near, up to the largest f32, is none; an operand that the scale would make infinite is not
+ * made so. */
+static void far_from_one(void)
+{
+    static const double softcaps[] = {1e32, 1e37, 3e38, 1e200};
+    float plain[6], capped[6];
+    test_context("softcaps far from the logits");
+    double want = value_of(1, 1, 0, plain);
+    CHECK(want > 1e-4, "value %g", want);
+    for (int k = 0; k < COUNT(softcaps); k++) {
+        double got = value_of(1, 1, softcaps[k], capped);
+        CHECK(got == want && !memcmp(plain, capped, sizeof plain), "softcap %g: value %g, not %g", softcaps[k], got,
+              want);
+    }
+    test_context("operands far from one, scale 1000");
+    want = value_of(1, 1000, 0, plain);
+    CHECK(value_of(0x1p119, 1000, 0, capped) == want, "not %g", want);
+    CHECK(value_of(0x1p-110, 1000, 0, capped) == want, "not %g", want);
+}
+
+/* JSD with a mixture that is nearly one side: log(m/p) must not be lost in 1 - beta. kl_t against eager f32's error, which
+ * is some 1e-7 of log(1/beta). */
+static void lopsided_mixture(void)
+{
+    static const double betas[] = {0.001, 0.999, 1e-5};
+    for (int k = 0; k < COUNT(betas); k++) {
+        struct test_fixture f;
+        struct test_case c = test_linear_case(40, 300, 16);
+        c.divergence = SKL_JSD, c.beta = betas[k], c.spread = 6;
+        test_build(&f, &c);
+        run_everywhere(&f, 0, "lopsided mixture");
+        test_destroy(&f);
+    }
+}
+
 /* The error does not grow with the number of columns: the bounds are those of any other test. */
 static void half_a_million(void)
 {
@@ -298,6 +349,8 @@ int main(void)
     not_a_number();
     least_sizes();
     none();
+    far_from_one();
+    lopsided_mixture();
     half_a_million();
     many_rows();
     return test_end();

@@ -289,6 +289,30 @@ static void large_vocabulary(void)
     CHECK(both == one, "%zu bytes for 384 rows, %zu for 192: blocks are not equal", both, one);
 }
 
+/* A call without rows takes no memory, however large its vocabulary is (and its vectors: no size overflows). */
+static void nothing_to_do(void)
+{
+    static uint16_t b;
+    test_context("nothing to do");
+    for (int k = 0; k < 2; k++) {
+        int64_t columns = k ? 0 : 50000, dim = k ? (int64_t)1 << 39 : 1;
+        struct skl_tensor x = skl_matrix(SKL_BF16, &b, 0, dim), w = skl_matrix(SKL_BF16, &b, columns, dim);
+        w.stride[0] = 0;
+        struct skl_problem p = skl_linear(x, w, x, w);
+        struct skl_outputs out = skl_no_outputs();
+        double value = 7;
+        size_t bytes = 7;
+        out.value = &value;
+        CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &p, &out, &bytes), SKL_OK);
+        CHECK(bytes == 0, "%zu bytes for a call without rows", bytes);
+        watch(0);
+        CHECK_STATUS(skl_value(&p, &out), SKL_OK);
+        heap.watching = 0;
+        CHECK(heap.peak == 0, "a call without rows took %zu bytes", heap.peak);
+        CHECK(value == 0, "value %g", value);
+    }
+}
+
 /* With the least memory that is accepted, logits are recomputed: the same answer to rounding. Below it, a clear no. */
 static void least_memory(void)
 {
@@ -359,5 +383,6 @@ int main(void)
     flat_in_rows();
     large_vocabulary();
     least_memory();
+    nothing_to_do();
     return test_end();
 }

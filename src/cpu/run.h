@@ -38,6 +38,14 @@ struct skl_worker {
 
 enum skl_status skl_run(struct skl_run *run);
 
+/* Without rows, or without columns for them to see, a call only writes what rows and columns without work get: no plan, no
+ * memory, no threads. */
+static inline int skl_nothing_to_do(const struct skl_work *w)
+{
+    return w->rows == 0 || w->columns == 0;
+}
+enum skl_status skl_run_nothing(enum skl_call call, struct skl_run *run);
+
 /* By how much y_P - y_Q, each relative to its side's maximum, grows when the maxima move from 'old' to 'now'. */
 static inline double skl_shift(const struct skl_run *run, float old_p, float now_p, float old_q, float now_q)
 {
