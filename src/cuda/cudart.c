@@ -17,7 +17,6 @@
 static int no_device(cudaError_t error)
 {
     switch (error) {
-    case cudaErrorInsufficientDriver: /* also: no driver at all */
     case cudaErrorNoDevice:
     case cudaErrorInvalidDevice:
     case cudaErrorDevicesUnavailable:
@@ -30,10 +29,33 @@ static int no_device(cudaError_t error)
     }
 }
 
+/* CUDA has one error and one sentence for a driver that is missing and one that is too old, without a number in it. */
+#define NEEDS "which needs a driver for CUDA %d.0 or later (CUDA 12: 525, CUDA 13: 580)"
+
+static enum skl_status insufficient_driver(void)
+{
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver); /* 0: none */
+    cudaRuntimeGetVersion(&runtime);
+    int major = runtime / 1000, minor = runtime % 1000 / 10;
+    if (!driver)
+        return skl_fail(
+            SKL_NO_DEVICE,
+            "no CUDA device: no NVIDIA driver (libcuda.so.1) was found; streamkl was built with CUDA %d.%d, " NEEDS,
+            major, minor, major);
+    return skl_fail(SKL_NO_DEVICE,
+                    "no CUDA device: the NVIDIA driver is for CUDA %d.%d and streamkl was built with CUDA %d.%d, " NEEDS
+                    "; install one%s",
+                    driver / 1000, driver % 1000 / 10, major, minor, major,
+                    major > 12 ? ", or a streamkl built with CUDA 12" : "");
+}
+
 /* The runtime also keeps an error for whoever asks cudaGetLastError() next. It has been reported: take it away. */
 static enum skl_status failed(cudaError_t error, const char *call)
 {
     cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver)
+        return insufficient_driver();
     if (no_device(error))
         return skl_fail(SKL_NO_DEVICE, "no CUDA device: %s", cudaGetErrorString(error));
     return skl_fail(SKL_DEVICE_FAILED, "%s failed: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
