@@ -58,13 +58,20 @@ static enum skl_status make_slab(const struct slabs *q)
                          shared, &q->args, sizeof q->args);
 }
 
+/* cuBLAS wants a row's length or more, also of a matrix of one row, whose stride means nothing and may be 0. The plan has
+ * refused shorter strides of all others. */
+static int64_t leading_dimension(const struct skl_operand *o, int64_t dim)
+{
+    return o->stride[2] > dim ? o->stride[2] : dim;
+}
+
 /* da of the slab's rows; the head is the k-th of its group. */
 static enum skl_status product_a(const struct slabs *q, const struct head *head, int64_t k)
 {
     const struct skl_work_side *s = q->s;
     if (!s->grad_a.data)
         return SKL_OK;
-    struct skl_gpu_product p = {.m = q->args.rows, .k = q->args.columns, .ldb = s->b.stride[2]};
+    struct skl_gpu_product p = {.m = q->args.rows, .k = q->args.columns, .ldb = leading_dimension(&s->b, s->dim)};
     p.b = skl_operand_at(&s->b, head->b, head->h / s->share, q->args.first_column);
     if (skl_gpu_own_sum(&s->grad_a, s->dim))
         p.c = skl_operand_at(&s->grad_a, head->b, head->h, q->args.first_row), p.ldc = s->grad_a.stride[2];
@@ -78,7 +85,8 @@ static enum skl_status product_b(const struct slabs *q, const struct head *head,
     const struct skl_work_side *s = q->s;
     if (!s->grad_b.data)
         return SKL_OK;
-    struct skl_gpu_product p = {.transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = s->a.stride[2]};
+    struct skl_gpu_product p = {
+        .transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = leading_dimension(&s->a, s->dim)};
     p.b = skl_operand_at(&s->a, head->b, head->h, q->args.first_row);
     if (skl_gpu_own_sum(&s->grad_b, s->dim))
         p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->share, q->args.first_column),

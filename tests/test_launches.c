@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a call on CUDA tensors asks of the device: the host side (src/cuda) on a table that only writes down what it is
+ * asked for. Part of every build, since it needs nothing of CUDA; nothing is computed, and every address is made up.
+ */
+#include "../src/cuda/run.h"
+#include "test.h"
+
+int skl_cuda_built(void)
+{
+    return 1;
+}
+
+int skl_cuda_devices(void)
+{
+    return 1;
+}
+
+/* --------------------------------------------------------------------------------------------- the device --- */
+
+enum { MOST = 64 };
+
+static struct {
+    struct skl_gpu_product product[MOST];
+    int products, launches;
+} seen;
+
+/* Addresses that are never mapped, each tensor in a terabyte of its own. */
+static void *address(int which)
+{
+    return (void *)((uintptr_t)(which + 1) << 40);
+}
+
+static enum skl_status enter(int index, int *previous)
+{
+    (void)index;
+    *previous = 0;
+    return SKL_OK;
+}
+
+static void leave(int previous)
+{
+    (void)previous;
+}
+
+static enum skl_status properties(int index, struct skl_gpu_properties *p)
+{
+    (void)index;
+    *p = (struct skl_gpu_properties){108, 163 << 10};
+    return SKL_OK;
+}
+
+static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
+{
+    (void)stream;
+    CHECK(l->grid_x >= 1 && l->grid_x <= INT32_MAX && l->grid_y >= 1 && l->grid_y <= 65535, "%s: a grid of %lld x %d",
+          l->kernel, (long long)l->grid_x, l->grid_y);
+    seen.launches++;
+    return SKL_OK;
+}
+
+static enum skl_status clear(void *data, size_t bytes, void *stream)
+{
+    (void)data, (void)bytes, (void)stream;
+    return SKL_OK;
+}
+
+static enum skl_status product(const struct skl_gpu_product *p, void *stream)
+{
+    (void)stream;
+    CHECK(p->ldb >= p->n && p->ldc >= p->n && p->lda >= (p->transpose_a ? p->m : p->k),
+          "cuBLAS would refuse lda %lld, ldb %lld, ldc %lld for m %lld, n %lld, k %lld", (long long)p->lda,
+          (long long)p->ldb, (long long)p->ldc, (long long)p->m, (long long)p->n, (long long)p->k);
+    if (seen.products < MOST)
+        seen.product[seen.products] = *p;
+    seen.products++;
+    return SKL_OK;
+}
+
+static enum skl_status allocate(size_t bytes, void *stream, void **data)
+{
+    (void)bytes, (void)stream;
+    *data = address(50);
+    return SKL_OK;
+}
+
+static void release(void *data, void *stream)
+{
+    CHECK(data == address(50), "%p is released", data);
+    (void)stream;
+}
+
+static const struct skl_gpu recording = {.enter = enter,
+                                         .leave = leave,
+                                         .properties = properties,
+                                         .launch = launch,
+                                         .clear = clear,
+                                         .product = product,
+                                         .allocate = allocate,
+                                         .release = release};
+const struct skl_gpu *skl_gpu = &recording;
+
+/* -------------------------------------------------------------------------------------------------- tests --- */
+
+static struct skl_tensor matrix(int which, int64_t rows, int64_t dim)
+{
+    return skl_on_cuda(skl_matrix(SKL_F32, address(which), rows, dim), 0);
+}
+
+/* A matrix of one row may have any stride, 0 from torch's expand(1, d) and 1 from [d, 1].t(): cuBLAS wants a row's
+ * length or more all the same. */
+static void one_row(void)
+{
+    static const int64_t strides[] = {0, 1, 63, 64, 100, -64};
+    enum { D = 64 };
+    for (int i = 0; i < COUNT(strides); i++)
+        for (int column = 0; column < 2; column++) {
+            struct skl_tensor a = matrix(0, column ? 5 : 1, D), b = matrix(1, column ? 1 : 100, D);
+            (column ? &b : &a)->stride[0] = strides[i];
+            struct skl_problem p = skl_linear(a, b, a, b);
+            struct skl_outputs out = skl_no_outputs();
+            out.s.a = matrix(2, a.shape[0], D), out.s.b = matrix(3, b.shape[0], D);
+            out.t.a = matrix(4, a.shape[0], D), out.t.b = matrix(5, b.shape[0], D);
+            memset(&seen, 0, sizeof seen);
+            test_context("one %s, stride %lld", column ? "column" : "row", (long long)strides[i]);
+            CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+            CHECK(seen.products == 4, "%d products", seen.products);
+            int64_t want = strides[i] > D ? strides[i] : D;
+            for (int k = 0; k < 4 && k < seen.products; k++) {
+                const struct skl_gpu_product *x = &seen.product[k];
+                CHECK(x->ldb == (x->b == address(column) ? want : D), "ldb %lld", (long long)x->ldb);
+            }
+        }
+}
+
+int main(void)
+{
+    test_begin("test_launches");
+    one_row();
+    return test_end();
+}
