@@ -8,7 +8,11 @@ if(DEFINED ENV{CUDACXX})
 endif()
 find_program(STREAMKL_NVCC nvcc HINTS "${cudacxx_dir}" ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin
   DOC "NVIDIA's compiler, for the CUDA back end")
-mark_as_advanced(STREAMKL_NVCC)
+get_filename_component(cuda_root "${STREAMKL_NVCC}" REALPATH)
+get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
+find_path(STREAMKL_CUDA_INCLUDE cuda_runtime_api.h HINTS "${cuda_root}/.." PATH_SUFFIXES include
+  DOC "NVIDIA's headers: for the CUDA back end, and in a build without it for the test of src/cuda/cudart.c")
+mark_as_advanced(STREAMKL_NVCC STREAMKL_CUDA_INCLUDE)
 
 if(CMAKE_CROSSCOMPILING OR NOT CMAKE_SYSTEM_NAME STREQUAL Linux)
   set(cuda_default OFF)
@@ -150,11 +154,8 @@ endif()
 
 # ------------------------------------------------------------------------------------------------ with ---
 
-get_filename_component(cuda_root ${STREAMKL_NVCC} REALPATH)
-get_filename_component(cuda_root ${cuda_root} DIRECTORY)
-find_path(STREAMKL_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_root}/.. PATH_SUFFIXES include)
 find_library(STREAMKL_CUDART cudart_static HINTS ${cuda_root}/.. PATH_SUFFIXES lib64 lib)
-mark_as_advanced(STREAMKL_CUDA_INCLUDE STREAMKL_CUDART)
+mark_as_advanced(STREAMKL_CUDART)
 if(NOT STREAMKL_CUDA_INCLUDE OR NOT STREAMKL_CUDART)
   message(FATAL_ERROR "CUDA: ${STREAMKL_NVCC} is there, but not cuda_runtime_api.h or libcudart_static.a beside it. "
     "Install the rest of the toolkit or set STREAMKL_CUDA to OFF.")

@@ -229,11 +229,11 @@ static void table(void)
     } args = {NULL, 0};
     struct skl_gpu_launch launch = {"no such kernel", 1, 1, 32, 0, &args, sizeof args};
     struct skl_gpu_product product = {.m = 1, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 1};
-    int previous = -5;
+    struct skl_gpu_place before = {NULL, 0};
     void *data = NULL;
     test_context("table");
     CHECK(skl_gpu == g, "the table in use is not the CUDA runtime's");
-    CHECK_STATUS(g->enter(0, &previous), SKL_NO_DEVICE);
+    CHECK_STATUS(g->enter(0, &before), SKL_NO_DEVICE);
     CHECK_STATUS(g->properties(0, &properties), SKL_NO_DEVICE);
     CHECK_STATUS(g->clear(address(0), 256, NULL), SKL_NO_DEVICE);
     CHECK_STATUS(g->allocate(256, NULL, &data), SKL_NO_DEVICE);
@@ -258,7 +258,7 @@ static void table(void)
     test_context("product");
     CHECK_STATUS(g->product(&product, NULL), SKL_NO_DEVICE);
     g->release(address(0), NULL); /* says nothing */
-    g->leave(0);
+    g->leave(&before);
 }
 #else
 static void table(void)

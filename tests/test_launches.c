@@ -31,16 +31,16 @@ static void *address(int which)
     return (void *)((uintptr_t)(which + 1) << 40);
 }
 
-static enum skl_status enter(int index, int *previous)
+static enum skl_status enter(int index, struct skl_gpu_place *before)
 {
     (void)index;
-    *previous = 0;
+    *before = (struct skl_gpu_place){NULL, 0};
     return SKL_OK;
 }
 
-static void leave(int previous)
+static void leave(const struct skl_gpu_place *before)
 {
-    (void)previous;
+    (void)before;
 }
 
 static enum skl_status properties(int index, struct skl_gpu_properties *p)

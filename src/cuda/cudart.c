@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -50,15 +51,20 @@ static enum skl_status insufficient_driver(void)
                     major > 12 ? ", or a streamkl built with CUDA 12" : "");
 }
 
-/* The runtime also keeps an error for whoever asks cudaGetLastError() next. It has been reported: take it away. */
-static enum skl_status failed(cudaError_t error, const char *call)
+static enum skl_status report(cudaError_t error, const char *call)
 {
-    cudaGetLastError();
     if (error == cudaErrorInsufficientDriver)
         return insufficient_driver();
     if (no_device(error))
         return skl_fail(SKL_NO_DEVICE, "no CUDA device: %s", cudaGetErrorString(error));
     return skl_fail(SKL_DEVICE_FAILED, "%s failed: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+/* The runtime also keeps an error for whoever asks cudaGetLastError() next. It has been reported: take it away. */
+static enum skl_status failed(cudaError_t error, const char *call)
+{
+    cudaGetLastError();
+    return report(error, call);
 }
 
 #define TRY(name, ...)                          \
@@ -92,25 +98,6 @@ enum skl_status skl_gpu_current(int *index)
     return SKL_OK;
 }
 
-static enum skl_status enter(int index, int *previous)
-{
-    TRY(cudaGetDevice, previous);
-    cudaError_t error = cudaSetDevice(index);
-    if (error == cudaErrorInvalidDevice) {
-        cudaGetLastError();
-        return skl_fail(SKL_NO_DEVICE, "no CUDA device %d: there are %d", index, skl_cuda_devices());
-    }
-    return error == cudaSuccess ? SKL_OK : failed(error, "cudaSetDevice");
-}
-
-/* Setting a device makes a context on it, so it is not done when there is nothing to restore. */
-static void leave(int previous)
-{
-    int now = previous;
-    if (cudaGetDevice(&now) == cudaSuccess && now != previous)
-        cudaSetDevice(previous);
-}
-
 /* Asked once: an attribute takes the driver some microseconds. Two threads may both ask, and store the same answer. */
 static enum skl_status properties(int index, struct skl_gpu_properties *p)
 {
@@ -127,6 +114,109 @@ static enum skl_status properties(int index, struct skl_gpu_properties *p)
     }
     *p = (struct skl_gpu_properties){(int)(packed >> 32), (int)(packed & 0xffffffff)};
     return SKL_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- contexts --- */
+
+/* The runtime knows of a thread's device, not of its context: cudaSetDevice() puts the device's primary context over one
+ * of the caller's own, and for a thread that had none there is no way back. The driver can tell and restore. It is in the
+ * process when the runtime has found it, so its functions are looked up there and need not be linked. */
+typedef struct CUctx_st *gpu_context;
+
+static struct {
+    atomic_int ready;
+    int (*device_get)(int *device, int index);
+    int (*get_current)(gpu_context *);
+    int (*set_current)(gpu_context);
+    int (*get_device)(int *device); /* of the current context */
+    int (*retain)(gpu_context *, int device);
+    int (*release)(int device);
+} driver;
+
+/* The driver's errors have the numbers of the runtime's. */
+static enum skl_status answered(int result, const char *call)
+{
+    return result ? report((cudaError_t)result, call) : SKL_OK;
+}
+
+static enum skl_status look_up(void *library)
+{
+    const struct {
+        const char *name;
+        void *to; /* a pointer to a function; POSIX lets dlsym's answer be stored so */
+    } symbols[] = {
+        {"cuDeviceGet", &driver.device_get},          {"cuCtxGetCurrent", &driver.get_current},
+        {"cuCtxSetCurrent", &driver.set_current},     {"cuCtxGetDevice", &driver.get_device},
+        {"cuDevicePrimaryCtxRetain", &driver.retain}, {"cuDevicePrimaryCtxRelease_v2", &driver.release},
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *found = library ? dlsym(library, symbols[i].name) : NULL;
+        if (!found)
+            return skl_fail(SKL_NO_DEVICE, "no CUDA device: the NVIDIA driver (libcuda.so.1) has no %s",
+                            symbols[i].name);
+        *(void **)symbols[i].to = found;
+    }
+    return SKL_OK;
+}
+
+static enum skl_status find_driver(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    int n;
+    if (atomic_load(&driver.ready))
+        return SKL_OK;
+    TRY(cudaGetDeviceCount, &n); /* starts the driver, and makes no context */
+    pthread_mutex_lock(&lock);
+    enum skl_status status = look_up(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL));
+    atomic_store(&driver.ready, status == SKL_OK);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* A device's primary context, the one that the runtime and torch use, made if there is none. It is retained each time,
+ * since cudaDeviceReset() may have ended it. One of these is kept, as the runtime keeps one: else the context might end
+ * with the call. */
+static enum skl_status enter_primary(int index, int device)
+{
+    static atomic_int kept[SKL_GPU_DEVICES];
+    gpu_context primary;
+    int error = driver.retain(&primary, device);
+    if (error == cudaErrorMemoryAllocation)
+        return skl_fail(SKL_OUT_OF_MEMORY, "cannot make a context on CUDA device %d: out of memory", index);
+    if (error)
+        return answered(error, "cuDevicePrimaryCtxRetain");
+    error = driver.set_current(primary);
+    if (error || (index < SKL_GPU_DEVICES && atomic_exchange(&kept[index], 1)))
+        driver.release(device);
+    return answered(error, "cuCtxSetCurrent");
+}
+
+static enum skl_status enter(int index, struct skl_gpu_place *before)
+{
+    gpu_context current = NULL;
+    int wanted = -1, device = -1;
+    enum skl_status status = find_driver();
+    if (status)
+        return status;
+    int error = driver.device_get(&wanted, index);
+    if (error == cudaErrorInvalidDevice)
+        return skl_fail(SKL_NO_DEVICE, "no CUDA device %d: there are %d", index, skl_cuda_devices());
+    status = answered(error, "cuDeviceGet");
+    if (!status)
+        status = answered(driver.get_current(&current), "cuCtxGetCurrent");
+    if (!status && current)
+        status = answered(driver.get_device(&device), "cuCtxGetDevice");
+    int there = current && device == wanted;
+    if (!status && !there)
+        status = enter_primary(index, wanted);
+    *before = (struct skl_gpu_place){current, !status && !there};
+    return status;
+}
+
+static void leave(const struct skl_gpu_place *before)
+{
+    if (before->left)
+        driver.set_current(before->context);
 }
 
 /* ---------------------------------------------------------------------------------------------- kernels --- */

@@ -44,10 +44,17 @@ struct skl_gpu_product {
     size_t workspace_bytes;
 };
 
+/* Where a thread was before it entered a device: its context, NULL if it had none. */
+struct skl_gpu_place {
+    void *context;
+    int left; /* 0: it is still there */
+};
+
 struct skl_gpu {
-    /* The device is there and becomes the calling thread's current one; 'leave' restores the one before. */
-    enum skl_status (*enter)(int index, int *previous);
-    void (*leave)(int previous);
+    /* The device is there and the calling thread is in a context of it, its own if that is one. 'leave' brings the thread
+     * back to exactly where it was; after an 'enter' that failed, it is there already. */
+    enum skl_status (*enter)(int index, struct skl_gpu_place *before);
+    void (*leave)(const struct skl_gpu_place *before);
     enum skl_status (*properties)(int index, struct skl_gpu_properties *p);
     enum skl_status (*launch)(const struct skl_gpu_launch *l, void *stream);
     enum skl_status (*clear)(void *data, size_t bytes, void *stream);

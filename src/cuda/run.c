@@ -317,8 +317,8 @@ static enum skl_status on_device(enum skl_call call, const struct skl_work *w, s
     struct skl_gpu_run run = {.work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep};
     struct skl_gpu_properties device;
     void *own = NULL;
-    int previous;
-    SKL_TRY(skl_gpu->enter(w->device_index, &previous));
+    struct skl_gpu_place before;
+    SKL_TRY(skl_gpu->enter(w->device_index, &before));
     enum skl_status status = skl_gpu->properties(w->device_index, &device);
     if (!status)
         status = skl_gpu_make_plan(call, &run.work, &device, &run.plan);
@@ -336,7 +336,7 @@ static enum skl_status on_device(enum skl_call call, const struct skl_work *w, s
     }
     if (own)
         skl_gpu->release(own, w->stream);
-    skl_gpu->leave(previous);
+    skl_gpu->leave(&before);
     return status;
 }
 

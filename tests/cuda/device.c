@@ -167,15 +167,15 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
 
 /* --------------------------------------------------------------------------------------------- the rest of it --- */
 
-static enum skl_status enter(int index, int *previous)
+static enum skl_status enter(int index, struct skl_gpu_place *before)
 {
-    *previous = 0;
+    *before = (struct skl_gpu_place){NULL, 0};
     return index == 0 ? SKL_OK : skl_fail(SKL_NO_DEVICE, "no CUDA device %d", index);
 }
 
-static void leave(int previous)
+static void leave(const struct skl_gpu_place *before)
 {
-    (void)previous;
+    (void)before;
 }
 
 static enum skl_status properties(int index, struct skl_gpu_properties *p)

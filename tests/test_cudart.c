@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The file that calls the CUDA runtime and the driver, with both made up here: what they are asked for, in which order,
+ * and where a thread is left. Every function of theirs that src/cuda/cudart.c calls is defined below; nothing of NVIDIA's
+ * is linked.
+ */
+#include "test.h"
+
+#include <dlfcn.h>
+
+static void *test_dlopen(const char *name, int mode);
+static void *test_dlsym(void *library, const char *name);
+
+#define dlopen test_dlopen
+#define dlsym test_dlsym
+#include "../src/cuda/cudart.c"
+#undef dlopen
+#undef dlsym
+
+/* ---------------------------------------------------------------------------------- a driver of our own --- */
+
+enum { DEVICES = 3 };
+
+struct CUctx_st {
+    int device;
+};
+
+static struct {
+    struct CUctx_st primary[DEVICES], own[DEVICES]; /* own: a caller's, made with cuCtxCreate() */
+    gpu_context current;
+    int active[DEVICES];   /* the primary context is there */
+    int retained[DEVICES]; /* how many times */
+    int switches;          /* of the thread's context */
+    const char *fails;     /* the function that does ... */
+    int error;             /* ... with this */
+    const char *lacks;     /* a symbol of the driver's */
+    int driver_error;      /* of everything: no driver, no device */
+    int taken;             /* errors taken from the runtime */
+} fake;
+
+static int fails(const char *name)
+{
+    return fake.fails && !strcmp(fake.fails, name) ? fake.error : 0;
+}
+
+static int device_get(int *device, int index)
+{
+    *device = index + 10; /* a device's handle is not its number */
+    return index < DEVICES ? fails("cuDeviceGet") : cudaErrorInvalidDevice;
+}
+
+static int get_current(gpu_context *context)
+{
+    *context = fake.current;
+    return fails("cuCtxGetCurrent");
+}
+
+static int set_current(gpu_context context)
+{
+    if (fails("cuCtxSetCurrent"))
+        return fake.error;
+    fake.current = context, fake.switches++;
+    return 0;
+}
+
+static int get_device(int *device)
+{
+    CHECK(fake.current, "cuCtxGetDevice without a context");
+    *device = fake.current ? fake.current->device + 10 : -1;
+    return fails("cuCtxGetDevice");
+}
+
+static int retain(gpu_context *context, int device)
+{
+    if (fails("cuDevicePrimaryCtxRetain"))
+        return fake.error;
+    fake.retained[device - 10]++, fake.active[device - 10] = 1;
+    *context = &fake.primary[device - 10];
+    return 0;
+}
+
+static int release_primary(int device)
+{
+    if (--fake.retained[device - 10] == 0)
+        fake.active[device - 10] = 0;
+    CHECK(fake.active[device - 10], "the context of device %d ends", device - 10);
+    return 0;
+}
+
+static void *test_dlopen(const char *name, int mode)
+{
+    (void)mode;
+    CHECK(!strcmp(name, "libcuda.so.1"), "opens %s", name);
+    return &fake;
+}
+
+static void *test_dlsym(void *library, const char *name)
+{
+    static const struct {
+        const char *name;
+        void (*function)(void);
+    } all[] = {{"cuDeviceGet", (void (*)(void))device_get},
+               {"cuCtxGetCurrent", (void (*)(void))get_current},
+               {"cuCtxSetCurrent", (void (*)(void))set_current},
+               {"cuCtxGetDevice", (void (*)(void))get_device},
+               {"cuDevicePrimaryCtxRetain", (void (*)(void))retain},
+               {"cuDevicePrimaryCtxRelease_v2", (void (*)(void))release_primary}};
+    CHECK(library == &fake, "symbols of another library");
+    for (int i = 0; i < COUNT(all); i++)
+        if (!strcmp(name, all[i].name) && !(fake.lacks && !strcmp(name, fake.lacks)))
+            return (void *)all[i].function;
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------- a runtime of our own --- */
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = fake.driver_error ? 0 : DEVICES;
+    return (cudaError_t)fake.driver_error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    fake.taken++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 12080;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : "some error";
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    (void)error;
+    return "cudaErrorSome";
+}
+
+/* As the real one: the thread is in the device's primary context afterwards, made if need be. */
+cudaError_t cudaSetDevice(int device)
+{
+    fake.active[device] = 1, fake.switches++;
+    fake.current = &fake.primary[device];
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = fake.current ? fake.current->device : 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    (void)device;
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 108 : 166912;
+    return (cudaError_t)fake.driver_error;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
+{
+    (void)function, (void)attribute, (void)value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream)
+{
+    (void)function, (void)grid, (void)block, (void)args, (void)shared, (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
+{
+    (void)data, (void)value, (void)bytes, (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream)
+{
+    (void)bytes, (void)stream;
+    *data = &fake;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
+{
+    (void)data, (void)stream;
+    return cudaSuccess;
+}
+
+enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream)
+{
+    (void)p, (void)stream;
+    return SKL_OK;
+}
+
+#define SKL_KERNEL(name)  \
+    void skl_##name(void) \
+    {                     \
+    }
+#include "../src/cuda/kernels.def"
+#undef SKL_KERNEL
+
+/* ------------------------------------------------------------------------------------------------- tests --- */
+
+static const struct skl_gpu *const table = &skl_gpu_cudart;
+
+/* A new process on a new machine, as far as this file knows; only a context that cudart.c keeps is kept. */
+static void again(void)
+{
+    int retained[DEVICES];
+    memcpy(retained, fake.retained, sizeof retained);
+    memset(&fake, 0, sizeof fake);
+    for (int i = 0; i < DEVICES; i++) {
+        fake.primary[i].device = fake.own[i].device = i;
+        fake.retained[i] = retained[i], fake.active[i] = retained[i] > 0;
+    }
+    atomic_store(&driver.ready, 0);
+}
+
+static void expect(int index, enum skl_status want, const char *sentence)
+{
+    struct skl_gpu_place before;
+    enum skl_status got = table->enter(index, &before);
+    CHECK(got == want, "gave \"%s\" (%s), expected \"%s\"", skl_status_string(got), skl_last_error(),
+          skl_status_string(want));
+    CHECK(got == SKL_OK || strstr(skl_last_error(), sentence), "said \"%s\", expected \"%s\"", skl_last_error(),
+          sentence);
+    if (got == SKL_OK)
+        table->leave(&before);
+}
+
+/* From every place to every device and back. */
+static void guard(void)
+{
+    for (int from = 0; from < 1 + 2 * DEVICES; from++)
+        for (int to = 0; to < DEVICES; to++) {
+            struct skl_gpu_place before;
+            again();
+            gpu_context was = from == 0         ? NULL
+                              : from <= DEVICES ? &fake.primary[from - 1]
+                                                : &fake.own[from - 1 - DEVICES];
+            fake.current = was;
+            int there = was && was->device == to, active[DEVICES];
+            memcpy(active, fake.active, sizeof active);
+            test_context("from context %d to device %d", from, to);
+            CHECK_STATUS(table->enter(to, &before), SKL_OK);
+            CHECK(fake.current == (there ? was : &fake.primary[to]), "in another context");
+            CHECK(fake.switches == !there, "%d switches", fake.switches);
+            table->leave(&before);
+            CHECK(fake.current == was, "left in another context");
+            CHECK(fake.switches == (there ? 0 : 2), "%d switches", fake.switches);
+            for (int i = 0; i < DEVICES; i++) {
+                CHECK(fake.active[i] == (active[i] || (i == to && !there)), "a context on device %d", i);
+                CHECK(fake.retained[i] <= 1, "retained %d times", fake.retained[i]);
+            }
+        }
+    for (int i = 0; i < DEVICES; i++) CHECK(fake.retained[i] == 1, "device %d: retained %d times", i, fake.retained[i]);
+}
+
+/* Whatever fails, the thread is where it was. */
+static void guard_fails(void)
+{
+    static const char *const steps[] = {"cuDeviceGet", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDevicePrimaryCtxRetain",
+                                        "cuCtxSetCurrent"};
+    for (int i = 0; i < COUNT(steps); i++) {
+        again();
+        test_context("%s fails", steps[i]);
+        fake.current = &fake.own[2], fake.fails = steps[i], fake.error = cudaErrorUnknown;
+        expect(1, SKL_DEVICE_FAILED, steps[i]);
+        CHECK(fake.current == &fake.own[2] && fake.switches == 0, "moved");
+        CHECK(fake.taken == 0, "an error of the runtime's, which is somebody else's, is taken away");
+        CHECK(fake.retained[1] <= 1, "retained %d times", fake.retained[1]);
+        fake.error = cudaErrorDevicesUnavailable; /* in exclusive use by another process */
+        expect(1, SKL_NO_DEVICE, "no CUDA device: ");
+    }
+    test_context("no memory for a context");
+    again();
+    fake.fails = "cuDevicePrimaryCtxRetain", fake.error = cudaErrorMemoryAllocation;
+    expect(1, SKL_OUT_OF_MEMORY, "CUDA device 1");
+    CHECK(!fake.current, "moved");
+    test_context("no such device");
+    again();
+    expect(DEVICES, SKL_NO_DEVICE, "no CUDA device 3: there are 3");
+    CHECK(!fake.current && fake.switches == 0, "moved");
+    test_context("a driver that lacks something");
+    again();
+    fake.lacks = "cuDevicePrimaryCtxRelease_v2";
+    expect(0, SKL_NO_DEVICE, "has no cuDevicePrimaryCtxRelease_v2");
+    test_context("no driver");
+    again();
+    fake.driver_error = cudaErrorInsufficientDriver;
+    expect(0, SKL_NO_DEVICE, "the NVIDIA driver is for CUDA 12.8");
+    test_context("no device");
+    again();
+    fake.driver_error = cudaErrorNoDevice;
+    expect(0, SKL_NO_DEVICE, "no CUDA device: no CUDA-capable device is detected");
+}
+
+int main(void)
+{
+    test_begin("test_cudart");
+    guard();
+    guard_fails();
+    return test_end();
+}
