@@ -35,6 +35,7 @@ static struct {
     int error;             /* ... with this */
     const char *lacks;     /* a symbol of the driver's */
     int driver_error;      /* of everything: no driver, no device */
+    int capability;        /* of all devices; as 80 */
     int taken;             /* errors taken from the runtime */
 } fake;
 
@@ -165,9 +166,17 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    (void)device;
-    *value = attribute == cudaDevAttrMultiProcessorCount ? 108 : 166912;
-    return (cudaError_t)fake.driver_error;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor   ? fake.capability / 10
+             : attribute == cudaDevAttrComputeCapabilityMinor ? fake.capability % 10
+             : attribute == cudaDevAttrMultiProcessorCount    ? 108
+                                                              : 166912;
+    return device < DEVICES ? (cudaError_t)fails("cudaDeviceGetAttribute") : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+    snprintf(p->name, sizeof p->name, "Model %d", device);
+    return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
@@ -229,7 +238,9 @@ static void again(void)
         fake.primary[i].device = fake.own[i].device = i;
         fake.retained[i] = retained[i], fake.active[i] = retained[i] > 0;
     }
+    fake.capability = 80;
     atomic_store(&driver.ready, 0);
+    for (int i = 0; i < SKL_GPU_DEVICES; i++) atomic_store(&known[i], 0);
 }
 
 static void expect(int index, enum skl_status want, const char *sentence)
@@ -311,9 +322,36 @@ static void guard_fails(void)
     expect(0, SKL_NO_DEVICE, "no CUDA device: no CUDA-capable device is detected");
 }
 
+/* Devices that have no such kernels are refused before a context is made on them, and named. */
+static void capability(void)
+{
+    static const int all[] = {50, 70, 75, 80, 86, 87, 90, 100, 121};
+    for (int i = 0; i < COUNT(all); i++)
+        for (int twice = 0; twice < 2; twice++) { /* the second time from memory */
+            test_context("compute capability %d, time %d", all[i], twice);
+            if (!twice)
+                again();
+            fake.capability = all[i];
+            expect(1, all[i] < 80 ? SKL_UNSUPPORTED : SKL_OK, "CUDA device 1 (Model 1)");
+            CHECK(fake.current == NULL && fake.switches == (all[i] < 80 ? 0 : 2 + 2 * twice), "moved");
+        }
+    again();
+    fake.capability = 75;
+    expect(0, SKL_UNSUPPORTED, "its compute capability is 7.5, the kernels need 8.0 or later");
+    struct skl_gpu_properties p;
+    test_context("properties");
+    again();
+    CHECK_STATUS(table->properties(0, &p), SKL_OK);
+    CHECK(p.processors == 108 && p.shared_memory == 166912, "%d processors, %d bytes", p.processors, p.shared_memory);
+    CHECK_STATUS(table->properties(DEVICES, &p), SKL_NO_DEVICE);
+    fake.fails = "cudaDeviceGetAttribute", fake.error = cudaErrorUnknown;
+    expect(1, SKL_DEVICE_FAILED, "cudaDeviceGetAttribute");
+}
+
 int main(void)
 {
     test_begin("test_cudart");
+    capability();
     guard();
     guard_fails();
     return test_end();

@@ -34,6 +34,19 @@ static void print_caches(void)
     printf("\n");
 }
 
+/* NULL, or why the library does not compute there. Asks for no more than the size of a small call's workspace. */
+static const char *unusable(int index)
+{
+    float x;
+    double value;
+    size_t bytes;
+    struct skl_tensor one = skl_on_cuda(skl_matrix(SKL_F32, &x, 1, 1), index);
+    struct skl_problem p = skl_linear(one, one, one, one);
+    struct skl_outputs out = skl_no_outputs();
+    out.value = &value;
+    return skl_workspace_size(SKL_CALL_VALUE, &p, &out, &bytes) == SKL_OK ? NULL : skl_last_error();
+}
+
 static void print_cuda(void)
 {
     int n = skl_cuda_devices();
@@ -47,6 +60,9 @@ static void print_cuda(void)
         char text[256];
         device_describe(i, text, sizeof text);
         printf("  cuda:%-4d %s\n", i, text);
+        const char *why = unusable(i);
+        if (why)
+            printf("            %s\n", why);
     }
 }
 

@@ -98,22 +98,65 @@ enum skl_status skl_gpu_current(int *index)
     return SKL_OK;
 }
 
-/* Asked once: an attribute takes the driver some microseconds. Two threads may both ask, and store the same answer. */
-static enum skl_status properties(int index, struct skl_gpu_properties *p)
+/* The kernels' PTX is compute_80's: cp.async, bf16 and the shapes of mma.sync that they use begin there. */
+enum { LEAST_CAPABILITY = 80 };
+
+struct attributes {
+    int capability; /* 10 major + minor */
+    int processors;
+    int shared; /* bytes a block may ask for */
+};
+
+static enum skl_status ask(int index, struct attributes *a)
 {
-    static _Atomic(uint64_t) known[SKL_GPU_DEVICES]; /* processors << 32 | shared memory */
+    int major, minor;
+    TRY(cudaDeviceGetAttribute, &major, cudaDevAttrComputeCapabilityMajor, index);
+    TRY(cudaDeviceGetAttribute, &minor, cudaDevAttrComputeCapabilityMinor, index);
+    TRY(cudaDeviceGetAttribute, &a->processors, cudaDevAttrMultiProcessorCount, index);
+    TRY(cudaDeviceGetAttribute, &a->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    a->capability = 10 * major + minor;
+    return SKL_OK;
+}
+
+static _Atomic(uint64_t) known[SKL_GPU_DEVICES]; /* capability << 48 | processors << 32 | shared memory */
+
+/* Asked once: an attribute takes the driver some microseconds. Two threads may both ask, and store the same answer. */
+static enum skl_status attributes_of(int index, struct attributes *a)
+{
     int cached = index >= 0 && index < SKL_GPU_DEVICES;
     uint64_t packed = cached ? atomic_load(&known[index]) : 0;
-    if (!packed) {
-        int processors, shared;
-        TRY(cudaDeviceGetAttribute, &processors, cudaDevAttrMultiProcessorCount, index);
-        TRY(cudaDeviceGetAttribute, &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-        packed = (uint64_t)processors << 32 | (uint32_t)shared;
-        if (cached)
-            atomic_store(&known[index], packed);
+    if (packed) {
+        *a = (struct attributes){(int)(packed >> 48), (int)(packed >> 32 & 0xffff), (int)(packed & 0xffffffff)};
+        return SKL_OK;
     }
-    *p = (struct skl_gpu_properties){(int)(packed >> 32), (int)(packed & 0xffffffff)};
-    return SKL_OK;
+    enum skl_status status = ask(index, a);
+    if (!status && cached)
+        atomic_store(&known[index],
+                     (uint64_t)a->capability << 48 | (uint64_t)a->processors << 32 | (uint32_t)a->shared);
+    return status;
+}
+
+static enum skl_status check_capability(int index)
+{
+    struct attributes a = {0};
+    struct cudaDeviceProp p = {.name = "?"};
+    enum skl_status status = attributes_of(index, &a);
+    if (status || a.capability >= LEAST_CAPABILITY)
+        return status;
+    cudaGetDeviceProperties(&p, index);
+    return skl_fail(
+        SKL_UNSUPPORTED,
+        "cannot use CUDA device %d (%.99s): its compute capability is %d.%d, the kernels need %d.%d or later", index,
+        p.name, a.capability / 10, a.capability % 10, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+}
+
+static enum skl_status properties(int index, struct skl_gpu_properties *p)
+{
+    struct attributes a = {0};
+    enum skl_status status = attributes_of(index, &a);
+    if (!status)
+        *p = (struct skl_gpu_properties){a.processors, a.shared};
+    return status;
 }
 
 /* --------------------------------------------------------------------------------------------- contexts --- */
@@ -202,6 +245,8 @@ static enum skl_status enter(int index, struct skl_gpu_place *before)
     if (error == cudaErrorInvalidDevice)
         return skl_fail(SKL_NO_DEVICE, "no CUDA device %d: there are %d", index, skl_cuda_devices());
     status = answered(error, "cuDeviceGet");
+    if (!status)
+        status = check_capability(index); /* before a context is made: it would only cost memory */
     if (!status)
         status = answered(driver.get_current(&current), "cuCtxGetCurrent");
     if (!status && current)
