@@ -33,8 +33,8 @@ static struct {
     const char *lacks;    /* a symbol */
     int fails;            /* the step that fails, in their order */
     int current;          /* device */
-    int created, mode, pointer_mode, busy, intrusions;
-    blas_handle last;
+    int capturing;        /* the stream is */
+    int created, destroyed, mode, pointer_mode, busy, intrusions;
     void *stream, *workspace;
     size_t workspace_bytes;
     char tried[200];
@@ -70,14 +70,28 @@ enum skl_status skl_gpu_current(int *index)
     return SKL_OK;
 }
 
+enum skl_status skl_gpu_capturing(void *stream, int *capturing)
+{
+    (void)stream;
+    *capturing = fake.capturing;
+    return SKL_OK;
+}
+
 static int create(blas_handle *handle)
 {
+    CHECK(!fake.capturing, "a handle is made in a capture");
     if (fake.fails == 1)
         return 3;
     *handle = malloc(sizeof **handle);
     (*handle)->device = fake.current;
-    fake.last = *handle;
     fake.created++;
+    return 0;
+}
+
+static int destroy(blas_handle handle)
+{
+    fake.destroyed++;
+    free(handle);
     return 0;
 }
 
@@ -158,6 +172,7 @@ static void *test_dlsym(void *library, const char *name)
         const char *name;
         void (*function)(void);
     } all[] = {{"cublasCreate_v2", (void (*)(void))create},
+               {"cublasDestroy_v2", (void (*)(void))destroy},
                {"cublasSetMathMode", (void (*)(void))set_math_mode},
                {"cublasSetPointerMode_v2", (void (*)(void))set_pointer_mode},
                {"cublasSetStream_v2", (void (*)(void))set_stream},
@@ -176,8 +191,6 @@ static void *test_dlsym(void *library, const char *name)
 /* Forgets the library and the handles. */
 static void again(void)
 {
-    if (fake.fails == 2 || fake.fails == 3)
-        free(fake.last); /* made, and not kept */
     memset(&fake, 0, sizeof fake);
     blas.loaded = 0;
     for (int i = 0; i < SKL_GPU_DEVICES; i++) free(handles[i]), handles[i] = NULL;
@@ -228,12 +241,37 @@ static void loading(void)
         again();
         fake.fails = step;
         p.workspace = &fake, p.workspace_bytes = 1;
-        expect(&p, SKL_DEVICE_FAILED, steps[step - 1]);
+        expect(&p, step == 1 ? SKL_OUT_OF_MEMORY : SKL_DEVICE_FAILED, steps[step - 1]);
+        CHECK(fake.destroyed == (step == 2 || step == 3), "%d handles destroyed", fake.destroyed);
+        CHECK(skl_blas_prepare(NULL) == (step < 4 ? step == 1 ? SKL_OUT_OF_MEMORY : SKL_DEVICE_FAILED : SKL_OK),
+              "prepared: %s", skl_last_error());
     }
     test_context("device 64");
     again();
     fake.current = SKL_GPU_DEVICES;
     expect(&p, SKL_UNSUPPORTED, "CUDA device 64");
+}
+
+/* A capture allows no new handle; one that is there may be used. */
+static void capture(void)
+{
+    float one = 1, nothing = 0, c = 0;
+    struct skl_gpu_product p = {.m = 1, .n = 1, .k = 1, .a = &one, .b = &one, .c = &c, .lda = 1, .ldb = 1, .ldc = 1};
+    p.alpha = &one, p.beta = &nothing;
+    test_context("the first product in a capture");
+    again();
+    fake.capturing = 1;
+    expect(&p, SKL_BAD_ARGUMENT, "call once before capturing");
+    CHECK_STATUS(skl_blas_prepare(NULL), SKL_BAD_ARGUMENT);
+    CHECK(fake.created == 0, "%d handles", fake.created);
+    test_context("prepared before the capture");
+    fake.capturing = 0;
+    CHECK_STATUS(skl_blas_prepare(NULL), SKL_OK);
+    CHECK(fake.created == 1, "%d handles", fake.created);
+    fake.capturing = 1;
+    CHECK_STATUS(skl_blas_prepare(NULL), SKL_OK);
+    CHECK_STATUS(skl_blas_product(&p, NULL), SKL_OK);
+    CHECK(fake.created == 1 && c == 1, "%d handles, 1 x 1 = %g", fake.created, (double)c);
 }
 
 /* Every shape, transposed or not, with gaps after the rows, against plain loops over rows. */
@@ -308,6 +346,7 @@ int main(void)
 {
     test_begin("test_blas");
     loading();
+    capture();
     products();
     threads();
     return test_end();

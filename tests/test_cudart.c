@@ -28,15 +28,16 @@ struct CUctx_st {
 static struct {
     struct CUctx_st primary[DEVICES], own[DEVICES]; /* own: a caller's, made with cuCtxCreate() */
     gpu_context current;
-    int active[DEVICES];   /* the primary context is there */
-    int retained[DEVICES]; /* how many times */
-    int switches;          /* of the thread's context */
-    const char *fails;     /* the function that does ... */
-    int error;             /* ... with this */
-    const char *lacks;     /* a symbol of the driver's */
-    int driver_error;      /* of everything: no driver, no device */
-    int capability;        /* of all devices; as 80 */
-    int taken;             /* errors taken from the runtime */
+    int active[DEVICES];                  /* the primary context is there */
+    int retained[DEVICES];                /* how many times */
+    int switches;                         /* of the thread's context */
+    const char *fails;                    /* the function that does ... */
+    int error;                            /* ... with this */
+    const char *lacks;                    /* a symbol of the driver's */
+    int driver_error;                     /* of everything: no driver, no device */
+    int capability;                       /* of all devices; as 80 */
+    enum cudaStreamCaptureStatus capture; /* of every stream */
+    int taken;                            /* errors taken from the runtime */
 } fake;
 
 static int fails(const char *name)
@@ -211,6 +212,19 @@ cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    (void)stream;
+    *status = fake.capture;
+    return (cudaError_t)fails("cudaStreamIsCapturing");
+}
+
+enum skl_status skl_blas_prepare(void *stream)
+{
+    (void)stream;
+    return SKL_OK;
+}
+
 enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream)
 {
     (void)p, (void)stream;
@@ -348,10 +362,31 @@ static void capability(void)
     expect(1, SKL_DEVICE_FAILED, "cudaDeviceGetAttribute");
 }
 
+static void capture(void)
+{
+    int capturing = -1;
+    again();
+    test_context("capture");
+    CHECK_STATUS(skl_gpu_capturing(&fake, &capturing), SKL_OK);
+    CHECK(capturing == 0, "a stream that is not captured");
+    fake.capture = cudaStreamCaptureStatusActive;
+    CHECK_STATUS(skl_gpu_capturing(&fake, &capturing), SKL_OK);
+    CHECK(capturing == 1 && fake.taken == 0, "a stream that is");
+    fake.capture = cudaStreamCaptureStatusNone;
+    fake.fails = "cudaStreamIsCapturing", fake.error = cudaErrorStreamCaptureImplicit;
+    capturing = 0;
+    CHECK_STATUS(skl_gpu_capturing(NULL, &capturing), SKL_OK);
+    CHECK(capturing == 1, "the default stream, while another one is");
+    CHECK(fake.taken == 1, "the runtime keeps an error that was understood");
+    fake.error = cudaErrorUnknown;
+    CHECK_STATUS(skl_gpu_capturing(NULL, &capturing), SKL_DEVICE_FAILED);
+}
+
 int main(void)
 {
     test_begin("test_cudart");
     capability();
+    capture();
     guard();
     guard_fails();
     return test_end();

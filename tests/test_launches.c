@@ -22,7 +22,8 @@ enum { MOST = 64 };
 
 static struct {
     struct skl_gpu_product product[MOST];
-    int products, launches;
+    int products, launches, prepared, allocated, inside;
+    int cannot_prepare;
 } seen;
 
 /* Addresses that are never mapped, each tensor in a terabyte of its own. */
@@ -35,12 +36,14 @@ static enum skl_status enter(int index, struct skl_gpu_place *before)
 {
     (void)index;
     *before = (struct skl_gpu_place){NULL, 0};
+    seen.inside++;
     return SKL_OK;
 }
 
 static void leave(const struct skl_gpu_place *before)
 {
     (void)before;
+    seen.inside--;
 }
 
 static enum skl_status properties(int index, struct skl_gpu_properties *p)
@@ -65,9 +68,17 @@ static enum skl_status clear(void *data, size_t bytes, void *stream)
     return SKL_OK;
 }
 
+static enum skl_status prepare(void *stream)
+{
+    CHECK(stream == address(51), "another stream");
+    CHECK(seen.launches == 0 && seen.allocated == 0, "prepared in the middle of a call");
+    seen.prepared++;
+    return seen.cannot_prepare ? skl_fail(SKL_NO_LIBRARY, "no cuBLAS") : SKL_OK;
+}
+
 static enum skl_status product(const struct skl_gpu_product *p, void *stream)
 {
-    (void)stream;
+    CHECK(seen.prepared && stream == address(51), "a product that was not prepared");
     CHECK(p->ldb >= p->n && p->ldc >= p->n && p->lda >= (p->transpose_a ? p->m : p->k),
           "cuBLAS would refuse lda %lld, ldb %lld, ldc %lld for m %lld, n %lld, k %lld", (long long)p->lda,
           (long long)p->ldb, (long long)p->ldc, (long long)p->m, (long long)p->n, (long long)p->k);
@@ -80,6 +91,7 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
 static enum skl_status allocate(size_t bytes, void *stream, void **data)
 {
     (void)bytes, (void)stream;
+    seen.allocated++;
     *data = address(50);
     return SKL_OK;
 }
@@ -95,6 +107,7 @@ static const struct skl_gpu recording = {.enter = enter,
                                          .properties = properties,
                                          .launch = launch,
                                          .clear = clear,
+                                         .prepare = prepare,
                                          .product = product,
                                          .allocate = allocate,
                                          .release = release};
@@ -121,6 +134,7 @@ static void one_row(void)
             struct skl_outputs out = skl_no_outputs();
             out.s.a = matrix(2, a.shape[0], D), out.s.b = matrix(3, b.shape[0], D);
             out.t.a = matrix(4, a.shape[0], D), out.t.b = matrix(5, b.shape[0], D);
+            p.stream = address(51);
             memset(&seen, 0, sizeof seen);
             test_context("one %s, stride %lld", column ? "column" : "row", (long long)strides[i]);
             CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
@@ -133,9 +147,52 @@ static void one_row(void)
         }
 }
 
+/* cuBLAS is asked for before anything is issued, by calls that will use it and by no others. */
+static void prepared(void)
+{
+    static const struct {
+        const char *what;
+        int attention, dtype, a, b, bias, prepared;
+    } table[] = {{"a value", 0, SKL_BF16, 0, 0, 0, 0},
+                 {"da", 0, SKL_BF16, 1, 0, 0, 1},
+                 {"db", 0, SKL_F32, 0, 1, 0, 1},
+                 {"dbias", 0, SKL_F32, 0, 0, 1, 0},
+                 {"attention, by tiles", 1, SKL_BF16, 1, 1, 0, 0},
+                 {"attention, by slabs", 1, SKL_F32, 1, 1, 0, 1}};
+    for (int i = 0; i < COUNT(table); i++)
+        for (int fails = 0; fails < 2; fails++) {
+            struct skl_tensor view[6];
+            for (int k = 0; k < 6; k++) {
+                struct skl_tensor t = table[i].attention ? skl_heads(table[i].dtype, address(k), 2, 2, 64, 64)
+                                                         : skl_matrix(table[i].dtype, address(k), 64, 64);
+                view[k] = skl_on_cuda(t, 0);
+            }
+            struct skl_problem p = table[i].attention ? skl_attention(view[0], view[1], view[2], view[3])
+                                                      : skl_linear(view[0], view[1], view[2], view[3]);
+            struct skl_outputs out = skl_no_outputs();
+            p.stream = address(51), out.value = address(52);
+            if (table[i].a)
+                out.s.a = view[4];
+            if (table[i].b)
+                out.s.b = view[5];
+            if (table[i].bias)
+                p.s.bias = skl_on_cuda(skl_vector(SKL_F32, address(6), 64), 0),
+                out.s.bias = skl_on_cuda(skl_vector(SKL_F32, address(7), 64), 0);
+            memset(&seen, 0, sizeof seen);
+            seen.cannot_prepare = fails;
+            test_context("%s, cuBLAS %s", table[i].what, fails ? "missing" : "here");
+            CHECK_STATUS(skl_value_and_grad(&p, &out), fails && table[i].prepared ? SKL_NO_LIBRARY : SKL_OK);
+            CHECK(seen.prepared == table[i].prepared, "prepared %d times", seen.prepared);
+            CHECK(!seen.products == !(table[i].prepared && !fails), "%d products", seen.products);
+            CHECK((seen.launches > 0) == !(fails && table[i].prepared), "%d launches", seen.launches);
+            CHECK(seen.inside == 0, "entered and not left");
+        }
+}
+
 int main(void)
 {
     test_begin("test_launches");
     one_row();
+    prepared();
     return test_end();
 }

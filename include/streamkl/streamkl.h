@@ -54,7 +54,7 @@ enum skl_status {
     SKL_CANCELLED = 4,     /* the progress callback asked to stop; outputs are undefined */
     SKL_NO_DEVICE = 5,     /* CUDA tensors, and no CUDA device or driver; nothing was written */
     SKL_DEVICE_FAILED = 6, /* a CUDA call failed; outputs are undefined */
-    SKL_NO_LIBRARY = 7     /* cuBLAS is needed and cannot be loaded; outputs are undefined */
+    SKL_NO_LIBRARY = 7     /* cuBLAS is needed and cannot be loaded; nothing was written */
 };
 
 /* "bad argument" and the like; never NULL. */

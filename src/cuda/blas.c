@@ -13,6 +13,7 @@
 enum { OP_N = 0, OP_T = 1 };
 enum { R_32F = 0, R_16F = 2, R_16BF = 14 };
 enum { COMPUTE_32F = 68, GEMM_DEFAULT = -1 };
+enum { STATUS_ALLOC_FAILED = 3 };
 enum { POINTER_MODE_DEVICE = 1 };
 enum { MATH_NO_REDUCED_PRECISION_REDUCTION = 16 };
 
@@ -26,6 +27,7 @@ static blas_handle handles[SKL_GPU_DEVICES];
 static struct {
     int loaded;
     int (*create)(blas_handle *);
+    int (*destroy)(blas_handle);
     int (*set_math_mode)(blas_handle, int);
     int (*set_pointer_mode)(blas_handle, int);
     int (*set_stream)(blas_handle, void *);
@@ -65,6 +67,7 @@ static enum skl_status load(void)
         void *to; /* a pointer to a function; POSIX lets dlsym's answer be stored so */
     } symbols[] = {
         {"cublasCreate_v2", &blas.create},
+        {"cublasDestroy_v2", &blas.destroy},
         {"cublasSetMathMode", &blas.set_math_mode},
         {"cublasSetPointerMode_v2", &blas.set_pointer_mode},
         {"cublasSetStream_v2", &blas.set_stream},
@@ -89,27 +92,53 @@ static enum skl_status load(void)
 
 static enum skl_status failed(const char *call, int status)
 {
-    return skl_fail(SKL_DEVICE_FAILED, "%s failed: %s (%d)", call, blas.status_string(status), status);
+    return skl_fail(status == STATUS_ALLOC_FAILED ? SKL_OUT_OF_MEMORY : SKL_DEVICE_FAILED, "%s failed: %s (%d)", call,
+                    blas.status_string(status), status);
 }
 
-/* The device's handle, made when first needed (that allocates, and may wait for the device) and then kept. */
-static enum skl_status handle_of(int device, blas_handle *handle)
+static enum skl_status set_up(blas_handle handle)
+{
+    /* Sums stay in f32 also where cuBLAS splits k; f32 operands are not rounded to TF32 unless one asks for it. */
+    int status = blas.set_math_mode(handle, MATH_NO_REDUCED_PRECISION_REDUCTION);
+    if (status)
+        return failed("cublasSetMathMode", status);
+    status = blas.set_pointer_mode(handle, POINTER_MODE_DEVICE); /* alpha and beta */
+    return status ? failed("cublasSetPointerMode", status) : SKL_OK;
+}
+
+/* A new handle allocates and may wait for the device, which a stream in capture forbids: the capture would be lost. */
+static enum skl_status make_handle(void *stream, blas_handle *handle)
+{
+    int capturing = 0;
+    enum skl_status status = skl_gpu_capturing(stream, &capturing);
+    if (status)
+        return status;
+    if (capturing)
+        return skl_fail(
+            SKL_BAD_ARGUMENT,
+            "cannot use stream = %p, which is being captured, for the first product by cuBLAS on this device: "
+            "call once before capturing",
+            stream);
+    int failure = blas.create(handle);
+    if (failure)
+        return failed("cublasCreate", failure);
+    status = set_up(*handle);
+    if (status)
+        blas.destroy(*handle);
+    return status;
+}
+
+/* The device's handle, made when first needed and then kept. */
+static enum skl_status handle_of(int device, void *stream, blas_handle *handle)
 {
     if (device >= SKL_GPU_DEVICES)
         return skl_fail(SKL_UNSUPPORTED, "cannot use cuBLAS on CUDA device %d: only on the first %d", device,
                         SKL_GPU_DEVICES);
     if (!handles[device]) {
         blas_handle made = NULL;
-        int status = blas.create(&made);
+        enum skl_status status = make_handle(stream, &made);
         if (status)
-            return failed("cublasCreate", status);
-        /* Sums stay in f32 also where cuBLAS splits k; f32 operands are not rounded to TF32 unless one asks for it. */
-        status = blas.set_math_mode(made, MATH_NO_REDUCED_PRECISION_REDUCTION);
-        if (status)
-            return failed("cublasSetMathMode", status);
-        status = blas.set_pointer_mode(made, POINTER_MODE_DEVICE); /* alpha and beta */
-        if (status)
-            return failed("cublasSetPointerMode", status);
+            return status;
         handles[device] = made;
     }
     *handle = handles[device];
@@ -144,17 +173,30 @@ static enum skl_status issue(blas_handle handle, const struct skl_gpu_product *p
     return status ? failed("cublasGemmEx", status) : SKL_OK;
 }
 
-enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream)
+/* With the lock held: cuBLAS and the current device's handle. */
+static enum skl_status ready(void *stream, blas_handle *handle)
 {
     int device;
-    blas_handle handle = NULL;
     enum skl_status status = skl_gpu_current(&device);
-    if (status)
-        return status;
-    pthread_mutex_lock(&lock);
-    status = load();
     if (!status)
-        status = handle_of(device, &handle);
+        status = load();
+    return status ? status : handle_of(device, stream, handle);
+}
+
+enum skl_status skl_blas_prepare(void *stream)
+{
+    blas_handle handle;
+    pthread_mutex_lock(&lock);
+    enum skl_status status = ready(stream, &handle);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream)
+{
+    blas_handle handle;
+    pthread_mutex_lock(&lock);
+    enum skl_status status = ready(stream, &handle);
     if (!status)
         status = issue(handle, p, stream);
     pthread_mutex_unlock(&lock);

@@ -329,6 +329,20 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     return SKL_OK;
 }
 
+enum skl_status skl_gpu_capturing(void *stream, int *capturing)
+{
+    enum cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(stream, &now);
+    /* The default stream is never captured, and may not be used while a stream that waits for it is. */
+    int implicit = error == cudaErrorStreamCaptureImplicit;
+    if (error != cudaSuccess && !implicit)
+        return failed(error, "cudaStreamIsCapturing");
+    if (implicit)
+        cudaGetLastError();
+    *capturing = implicit || now != cudaStreamCaptureStatusNone;
+    return SKL_OK;
+}
+
 /* ----------------------------------------------------------------------------------------------- memory --- */
 
 static enum skl_status clear(void *data, size_t bytes, void *stream)
@@ -359,6 +373,7 @@ const struct skl_gpu skl_gpu_cudart = {
     .properties = properties,
     .launch = launch,
     .clear = clear,
+    .prepare = skl_blas_prepare,
     .product = skl_blas_product,
     .allocate = allocate,
     .release = release,

@@ -11,7 +11,11 @@ enum { SKL_GPU_DEVICES = 64 };
 /* The calling thread's current device. */
 enum skl_status skl_gpu_current(int *index);
 
-/* device.h's product, by cuBLAS. */
+/* Is this stream, or for the default stream any other one, being captured into a graph? */
+enum skl_status skl_gpu_capturing(void *stream, int *capturing);
+
+/* device.h's prepare and product, by cuBLAS. */
+enum skl_status skl_blas_prepare(void *stream);
 enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream);
 
 #endif

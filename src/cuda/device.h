@@ -58,6 +58,9 @@ struct skl_gpu {
     enum skl_status (*properties)(int index, struct skl_gpu_properties *p);
     enum skl_status (*launch)(const struct skl_gpu_launch *l, void *stream);
     enum skl_status (*clear)(void *data, size_t bytes, void *stream);
+    /* What 'product' needs once and may fail to get, or may not get while the stream is being captured. Called before
+     * anything of a call is issued that will ask for products, so that nothing is written then. */
+    enum skl_status (*prepare)(void *stream);
     enum skl_status (*product)(const struct skl_gpu_product *p, void *stream);
     /* In the stream's order. */
     enum skl_status (*allocate)(size_t bytes, void *stream, void **data);

@@ -310,6 +310,13 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     return gradients(run);
 }
 
+static int needs_products(const struct skl_gpu_run *run)
+{
+    const struct skl_work_side *s = run->work.side;
+    int any = s[0].grad_a.data || s[0].grad_b.data || s[1].grad_a.data || s[1].grad_b.data;
+    return any && !run->plan.attention_grad && run->work.rows && run->work.columns;
+}
+
 /* Device, plan and workspace around 'issue'. bytes: only the workspace's size is wanted. */
 static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial,
                                  int second_sweep, const struct skl_state *finished, size_t *bytes)
@@ -328,6 +335,8 @@ static enum skl_status on_device(enum skl_call call, const struct skl_work *w, s
         status = skl_fail(SKL_BAD_ARGUMENT,
                           "cannot use workspace_bytes = %zu: this call takes %zu (skl_workspace_size)",
                           w->workspace_bytes, run.plan.bytes);
+    if (!status && !bytes && needs_products(&run))
+        status = skl_gpu->prepare(w->stream);
     if (!status && !bytes && !w->workspace)
         status = skl_gpu->allocate(run.plan.bytes, w->stream, &own);
     if (!status && !bytes) {

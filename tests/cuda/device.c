@@ -239,7 +239,13 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
     return SKL_OK;
 }
 
-static const struct skl_gpu emulated = {enter, leave, properties, launch, clear, product, allocate, release};
+static enum skl_status prepare(void *stream)
+{
+    (void)stream;
+    return SKL_OK;
+}
+
+static const struct skl_gpu emulated = {enter, leave, properties, launch, clear, prepare, product, allocate, release};
 
 void test_device_begin(void)
 {
