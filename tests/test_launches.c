@@ -22,6 +22,9 @@ enum { MOST = 64 };
 
 static struct {
     struct skl_gpu_product product[MOST];
+    const struct skl_gpu_scalars *scalars;
+    struct skl_gpu_convert cleared[MOST]; /* matrices set to 0 and not yet added to */
+    int clears;
     int products, launches, prepared, allocated, inside;
     int cannot_prepare;
 } seen;
@@ -59,13 +62,36 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     CHECK(l->grid_x >= 1 && l->grid_x <= INT32_MAX && l->grid_y >= 1 && l->grid_y <= 65535, "%s: a grid of %lld x %d",
           l->kernel, (long long)l->grid_x, l->grid_y);
     seen.launches++;
+    if (!strcmp(l->kernel, "sum_weights"))
+        seen.scalars = ((const struct skl_gpu_sum_weights *)l->args)->scalars;
+    const struct skl_gpu_convert *convert = l->args;
+    if (!strcmp(l->kernel, "convert") && !convert->from && seen.clears < MOST)
+        seen.cleared[seen.clears++] = *convert;
     return SKL_OK;
 }
 
 static enum skl_status clear(void *data, size_t bytes, void *stream)
 {
-    (void)data, (void)bytes, (void)stream;
+    (void)stream;
+    if (seen.clears < MOST) /* as a matrix of one row of f32 */
+        seen.cleared[seen.clears++] = (struct skl_gpu_convert){
+            .to = {.data = data, .dtype = SKL_F32}, .rows = 1, .dim = (int32_t)(bytes / 4)};
     return SKL_OK;
+}
+
+/* Has exactly this been cleared since it was last asked for? */
+static int take_cleared(const struct skl_gpu_product *p)
+{
+    for (int i = 0; i < seen.clears; i++) {
+        struct skl_gpu_convert *x = &seen.cleared[i];
+        int whole = x->rows == p->m && x->dim == p->n && x->to.stride[2] == p->ldc;
+        int run = x->rows == 1 && x->dim == p->m * p->n && p->ldc == p->n;
+        if (x->to.data == (char *)p->c && x->to.dtype == p->dtype_c && x->first == 0 && (whole || run)) {
+            x->to.data = NULL;
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static enum skl_status prepare(void *stream)
@@ -82,6 +108,9 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
     CHECK(p->ldb >= p->n && p->ldc >= p->n && p->lda >= (p->transpose_a ? p->m : p->k),
           "cuBLAS would refuse lda %lld, ldb %lld, ldc %lld for m %lld, n %lld, k %lld", (long long)p->lda,
           (long long)p->ldb, (long long)p->ldc, (long long)p->m, (long long)p->n, (long long)p->k);
+    int fresh = p->beta == &seen.scalars->zero;
+    CHECK(fresh || p->beta == &seen.scalars->one, "another beta");
+    CHECK(take_cleared(p) == fresh, fresh ? "beta is 0 and C was not cleared" : "C was cleared, and beta is 1");
     if (seen.products < MOST)
         seen.product[seen.products] = *p;
     seen.products++;
@@ -189,10 +218,40 @@ static void prepared(void)
         }
 }
 
+/* Each sum is cleared once, whole, before its first product: of several slabs, in place and in the workspace, with gaps
+ * after the rows and without. 'product' looks. */
+static void cleared(void)
+{
+    for (int k = 0; k < 8; k++) {
+        int gaps = k & 1, half = k >> 1 & 1, many = k >> 2;
+        int64_t n = 300, v = 700, d = 40;
+        struct skl_tensor a = skl_on_cuda(skl_matrix(SKL_BF16, address(0), n, d), 0);
+        struct skl_tensor b = skl_on_cuda(skl_matrix(SKL_BF16, address(1), v, d), 0);
+        struct skl_problem p = skl_linear(a, b, a, b);
+        struct skl_outputs out = skl_no_outputs();
+        struct skl_tensor *grads[] = {&out.s.a, &out.s.b, &out.t.a, &out.t.b};
+        for (int i = 0; i < 4; i++) {
+            *grads[i] = i % 2 ? b : a;
+            grads[i]->data = address(2 + i), grads[i]->dtype = half ? SKL_BF16 : SKL_F32;
+            grads[i]->stride[0] = d + 8 * gaps;
+        }
+        p.stream = address(51);
+        size_t bytes;
+        test_context("cleared: gaps %d, 16 bits %d, several slabs %d", gaps, half, many);
+        CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &p, &out, &bytes), SKL_OK);
+        if (many)
+            p.workspace_limit = bytes - 300 * 700 * 2;
+        memset(&seen, 0, sizeof seen);
+        CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+        CHECK(many ? seen.products > 4 : seen.products == 4, "%d products", seen.products);
+    }
+}
+
 int main(void)
 {
     test_begin("test_launches");
     one_row();
     prepared();
+    cleared();
     return test_end();
 }

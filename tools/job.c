@@ -236,6 +236,8 @@ size_t job_reserve(struct job *job, enum pass pass)
     p->workspace = NULL, p->workspace_bytes = 0;
     if (skl_workspace_size(calls[pass], p, out, &bytes) == SKL_OK && bytes > 0)
         p->workspace = own_on_device(job, bytes), p->workspace_bytes = bytes;
+    if (p->workspace)
+        device_spoil(p->workspace, bytes); /* whoever reads what was not written shall show */
     return bytes;
 }
 

@@ -29,6 +29,16 @@ struct slabs {
     int64_t group_heads; /* that share a b */
 };
 
+/* cuBLAS's manual lets C be anything when beta is 0, and does not say that this holds for a beta in device memory. A NaN
+ * that lies there would be in every gradient: it is cleared. */
+static enum skl_status clear_sum(const struct skl_gpu_run *run, const struct skl_gpu_product *p)
+{
+    struct skl_operand sum = {p->c, SKL_F32, {0, 0, p->ldc}};
+    if (p->ldc == p->n)
+        return skl_gpu->clear(p->c, (size_t)(p->m * p->n) * sizeof(float), run->work.stream);
+    return skl_gpu_convert_matrix(run, &sum, NULL, 1, 1, 0, p->m, p->n);
+}
+
 static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, int first)
 {
     const struct skl_gpu_run *run = q->run;
@@ -41,6 +51,8 @@ static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, 
     p.beta = first ? &run->memory.scalars->zero : &run->memory.scalars->one;
     p.workspace = run->memory.blas;
     p.workspace_bytes = SKL_BLAS_BYTES;
+    if (first)
+        SKL_TRY(clear_sum(run, &p));
     return skl_gpu->product(&p, run->work.stream);
 }
 

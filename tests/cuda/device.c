@@ -227,6 +227,7 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
     size_t size = test_element_size(p->dtype_c);
     for (int64_t i = 0; i < p->m; i++) {
         struct skl_tensor c = skl_vector(p->dtype_c, (char *)p->c + (size_t)(i * p->ldc) * size, p->n);
+        CHECK(emu_unwritten(c.data, (size_t)p->n * size) == 0, "a product over a C that nobody has written");
         memset(sum, 0, (size_t)p->n * sizeof *sum);
         for (int64_t k = 0; k < p->k; k++)
             for (int64_t j = 0; j < p->n; j++)
