@@ -37,7 +37,9 @@ static struct {
     int driver_error;                     /* of everything: no driver, no device */
     int capability;                       /* of all devices; as 80 */
     enum cudaStreamCaptureStatus capture; /* of every stream */
-    int taken;                            /* errors taken from the runtime */
+    int no_pools;
+    int allocations;
+    int taken; /* errors taken from the runtime */
 } fake;
 
 static int fails(const char *name)
@@ -170,6 +172,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     *value = attribute == cudaDevAttrComputeCapabilityMajor   ? fake.capability / 10
              : attribute == cudaDevAttrComputeCapabilityMinor ? fake.capability % 10
              : attribute == cudaDevAttrMultiProcessorCount    ? 108
+             : attribute == cudaDevAttrMemoryPoolsSupported   ? !fake.no_pools
                                                               : 166912;
     return device < DEVICES ? (cudaError_t)fails("cudaDeviceGetAttribute") : cudaErrorInvalidDevice;
 }
@@ -202,8 +205,9 @@ cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t st
 cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream)
 {
     (void)bytes, (void)stream;
-    *data = &fake;
-    return cudaSuccess;
+    CHECK(!fake.no_pools, "cudaMallocAsync without pools");
+    *data = &fake, fake.allocations++;
+    return (cudaError_t)fails("cudaMallocAsync");
 }
 
 cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
@@ -382,11 +386,47 @@ static void capture(void)
     CHECK_STATUS(skl_gpu_capturing(NULL, &capturing), SKL_DEVICE_FAILED);
 }
 
+static void memory(void)
+{
+    struct attributes a;
+    void *data = NULL;
+    again();
+    test_context("memory");
+    fake.current = &fake.own[2];
+    CHECK_STATUS(table->allocate(1000, NULL, &data), SKL_OK);
+    CHECK(data == &fake, "another address");
+    fake.fails = "cudaMallocAsync", fake.error = cudaErrorMemoryAllocation;
+    CHECK_STATUS(table->allocate(1000, NULL, &data), SKL_OUT_OF_MEMORY);
+    fake.error = cudaErrorUnknown;
+    CHECK_STATUS(table->allocate(1000, NULL, &data), SKL_DEVICE_FAILED);
+    test_context("no memory pools");
+    again();
+    fake.current = &fake.own[2], fake.no_pools = 1;
+    for (int twice = 0; twice < 2; twice++) {
+        CHECK_STATUS(table->allocate(1000, NULL, &data), SKL_UNSUPPORTED);
+        CHECK(strstr(skl_last_error(), "CUDA device 2") && strstr(skl_last_error(), "pass a workspace of 1000 bytes"),
+              "said \"%s\"", skl_last_error());
+    }
+    CHECK(fake.allocations == 0, "%d allocations", fake.allocations);
+    expect(2, SKL_OK, ""); /* which a caller's workspace does without */
+    test_context("attributes, from memory");
+    for (int pools = 0; pools < 2; pools++) {
+        again();
+        fake.no_pools = !pools, fake.capability = 121;
+        for (int twice = 0; twice < 2; twice++) {
+            CHECK_STATUS(attributes_of(1, &a), SKL_OK);
+            CHECK(a.capability == 121 && a.processors == 108 && a.shared == 166912 && a.pools == pools,
+                  "capability %d, %d processors, %d bytes, pools %d", a.capability, a.processors, a.shared, a.pools);
+        }
+    }
+}
+
 int main(void)
 {
     test_begin("test_cudart");
     capability();
     capture();
+    memory();
     guard();
     guard_fails();
     return test_end();

@@ -105,6 +105,7 @@ struct attributes {
     int capability; /* 10 major + minor */
     int processors;
     int shared; /* bytes a block may ask for */
+    int pools;  /* cudaMallocAsync() works */
 };
 
 static enum skl_status ask(int index, struct attributes *a)
@@ -114,11 +115,12 @@ static enum skl_status ask(int index, struct attributes *a)
     TRY(cudaDeviceGetAttribute, &minor, cudaDevAttrComputeCapabilityMinor, index);
     TRY(cudaDeviceGetAttribute, &a->processors, cudaDevAttrMultiProcessorCount, index);
     TRY(cudaDeviceGetAttribute, &a->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    TRY(cudaDeviceGetAttribute, &a->pools, cudaDevAttrMemoryPoolsSupported, index);
     a->capability = 10 * major + minor;
     return SKL_OK;
 }
 
-static _Atomic(uint64_t) known[SKL_GPU_DEVICES]; /* capability << 48 | processors << 32 | shared memory */
+static _Atomic(uint64_t) known[SKL_GPU_DEVICES]; /* pools << 63 | capability << 48 | processors << 32 | shared memory */
 
 /* Asked once: an attribute takes the driver some microseconds. Two threads may both ask, and store the same answer. */
 static enum skl_status attributes_of(int index, struct attributes *a)
@@ -126,13 +128,17 @@ static enum skl_status attributes_of(int index, struct attributes *a)
     int cached = index >= 0 && index < SKL_GPU_DEVICES;
     uint64_t packed = cached ? atomic_load(&known[index]) : 0;
     if (packed) {
-        *a = (struct attributes){(int)(packed >> 48), (int)(packed >> 32 & 0xffff), (int)(packed & 0xffffffff)};
+        *a = (struct attributes){.capability = (int)(packed >> 48 & 0x7fff),
+                                 .processors = (int)(packed >> 32 & 0xffff),
+                                 .shared = (int)(packed & 0xffffffff),
+                                 .pools = (int)(packed >> 63)};
         return SKL_OK;
     }
     enum skl_status status = ask(index, a);
+    packed = (uint64_t)(a->pools != 0) << 63 | (uint64_t)a->capability << 48 | (uint64_t)a->processors << 32 |
+             (uint32_t)a->shared;
     if (!status && cached)
-        atomic_store(&known[index],
-                     (uint64_t)a->capability << 48 | (uint64_t)a->processors << 32 | (uint32_t)a->shared);
+        atomic_store(&known[index], packed);
     return status;
 }
 
@@ -351,8 +357,23 @@ static enum skl_status clear(void *data, size_t bytes, void *stream)
     return SKL_OK;
 }
 
+/* From the device's default pool, whose release threshold stays as it is: at 0, CUDA's default, the pool gives its memory
+ * back when the process synchronises, and the next call maps it anew. Raising it would keep memory from others in the
+ * process for good, which is for the program to decide and not for a library: docs/cuda.md tells it how. */
 static enum skl_status allocate(size_t bytes, void *stream, void **data)
 {
+    struct attributes a = {0};
+    int index = 0;
+    enum skl_status status = skl_gpu_current(&index);
+    if (!status)
+        status = attributes_of(index, &a);
+    if (!status && !a.pools) /* some virtual GPUs */
+        status = skl_fail(SKL_UNSUPPORTED,
+                          "cannot allocate on CUDA device %d, which has no memory pools: pass a workspace of %zu bytes "
+                          "(skl_workspace_size)",
+                          index, bytes);
+    if (status)
+        return status;
     cudaError_t error = cudaMallocAsync(data, bytes, stream);
     if (error != cudaErrorMemoryAllocation)
         return error == cudaSuccess ? SKL_OK : failed(error, "cudaMallocAsync");
