@@ -32,7 +32,7 @@ static struct {
     int loaded_by_others; /* it is in the process already */
     const char *lacks;    /* a symbol */
     int fails;            /* the step that fails, in their order */
-    int current;          /* device */
+    int current;          /* context */
     int capturing;        /* the stream is */
     int created, destroyed, mode, pointer_mode, busy, intrusions;
     void *stream, *workspace;
@@ -41,7 +41,7 @@ static struct {
 } fake;
 
 struct cublasContext {
-    int device;
+    int made_in;
 };
 
 static void *test_dlopen(const char *name, int mode)
@@ -64,9 +64,9 @@ static int test_dlclose(void *library)
     return 0;
 }
 
-enum skl_status skl_gpu_current(int *index)
+enum skl_status skl_gpu_context(uint64_t *number)
 {
-    *index = fake.current;
+    *number = (uint64_t)fake.current;
     return SKL_OK;
 }
 
@@ -83,7 +83,7 @@ static int create(blas_handle *handle)
     if (fake.fails == 1)
         return 3;
     *handle = malloc(sizeof **handle);
-    (*handle)->device = fake.current;
+    (*handle)->made_in = fake.current;
     fake.created++;
     return 0;
 }
@@ -112,7 +112,7 @@ static int set_pointer_mode(blas_handle handle, int mode)
 static int set_stream(blas_handle handle, void *stream)
 {
     fake.intrusions += fake.busy++ != 0;
-    CHECK(handle->device == fake.current, "the handle of device %d", handle->device);
+    CHECK(handle->made_in == fake.current, "the handle of context %d", handle->made_in);
     fake.stream = stream, fake.workspace = NULL, fake.workspace_bytes = 0;
     return fake.fails == 4 ? 7 : 0;
 }
@@ -193,7 +193,7 @@ static void again(void)
 {
     memset(&fake, 0, sizeof fake);
     blas.loaded = 0;
-    for (int i = 0; i < SKL_GPU_DEVICES; i++) free(handles[i]), handles[i] = NULL;
+    for (int i = 0; i < CONTEXTS; i++) free(handles[i].handle), handles[i].handle = NULL;
     fake.has = "libcublas.so.13";
 }
 
@@ -246,10 +246,14 @@ static void loading(void)
         CHECK(skl_blas_prepare(NULL) == (step < 4 ? step == 1 ? SKL_OUT_OF_MEMORY : SKL_DEVICE_FAILED : SKL_OK),
               "prepared: %s", skl_last_error());
     }
-    test_context("device 64");
+    test_context("many contexts");
     again();
-    fake.current = SKL_GPU_DEVICES;
-    expect(&p, SKL_UNSUPPORTED, "CUDA device 64");
+    for (fake.current = 0; fake.current < CONTEXTS; fake.current++) CHECK_STATUS(skl_blas_product(&p, NULL), SKL_OK);
+    expect(&p, SKL_UNSUPPORTED, "64 others");
+    fake.current = 1;
+    CHECK_STATUS(skl_blas_product(&p, NULL), SKL_OK);
+    CHECK(fake.created == CONTEXTS && fake.destroyed == 0, "%d handles made, %d destroyed", fake.created,
+          fake.destroyed);
 }
 
 /* A capture allows no new handle; one that is there may be used. */
@@ -313,7 +317,7 @@ static void products(void)
         CHECK(fake.stream == (char *)&fake + repeat, "another stream");
         CHECK(fake.workspace == p.workspace && fake.workspace_bytes == p.workspace_bytes, "another workspace");
     }
-    CHECK(fake.created == 3, "%d handles for 3 devices", fake.created);
+    CHECK(fake.created == 3, "%d handles for 3 contexts", fake.created);
     CHECK(fake.mode == 16 && fake.pointer_mode == 1, "math mode %d, pointer mode %d", fake.mode, fake.pointer_mode);
 }
 

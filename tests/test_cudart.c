@@ -23,6 +23,7 @@ enum { DEVICES = 3 };
 
 struct CUctx_st {
     int device;
+    unsigned long long id;
 };
 
 static struct {
@@ -38,7 +39,9 @@ static struct {
     int capability;                       /* of all devices; as 80 */
     enum cudaStreamCaptureStatus capture; /* of every stream */
     int no_pools;
-    int allocations;
+    int allocations, launches;
+    const void *allowed_function; /* that may take more than 48 KiB, in the context that there is */
+    int allowed_bytes;
     int taken; /* errors taken from the runtime */
 } fake;
 
@@ -83,6 +86,13 @@ static int retain(gpu_context *context, int device)
     return 0;
 }
 
+static int get_id(gpu_context context, unsigned long long *id)
+{
+    CHECK(!context && fake.current, "the number of another context");
+    *id = fake.current ? fake.current->id : 0;
+    return fails("cuCtxGetId");
+}
+
 static int release_primary(int device)
 {
     if (--fake.retained[device - 10] == 0)
@@ -108,7 +118,8 @@ static void *test_dlsym(void *library, const char *name)
                {"cuCtxSetCurrent", (void (*)(void))set_current},
                {"cuCtxGetDevice", (void (*)(void))get_device},
                {"cuDevicePrimaryCtxRetain", (void (*)(void))retain},
-               {"cuDevicePrimaryCtxRelease_v2", (void (*)(void))release_primary}};
+               {"cuDevicePrimaryCtxRelease_v2", (void (*)(void))release_primary},
+               {"cuCtxGetId", (void (*)(void))get_id}};
     CHECK(library == &fake, "symbols of another library");
     for (int i = 0; i < COUNT(all); i++)
         if (!strcmp(name, all[i].name) && !(fake.lacks && !strcmp(name, fake.lacks)))
@@ -185,15 +196,20 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
 {
-    (void)function, (void)attribute, (void)value;
-    return cudaSuccess;
+    CHECK(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize, "attribute %d", attribute);
+    fake.allowed_function = function, fake.allowed_bytes = value;
+    return (cudaError_t)fails("cudaFuncSetAttribute");
 }
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t stream)
 {
-    (void)function, (void)grid, (void)block, (void)args, (void)shared, (void)stream;
-    return cudaSuccess;
+    CHECK(shared <= (48 << 10) || (function == fake.allowed_function && shared == (size_t)fake.allowed_bytes),
+          "%zu bytes of shared memory that were not asked for", shared);
+    CHECK(grid.x == 5 && grid.y == 7 && grid.z == 1 && block.x == 128 && block.y == 1 && block.z == 1, "another grid");
+    CHECK(*(const int *)args[0] == 77 && stream == (cudaStream_t)&fake, "other arguments");
+    fake.launches++;
+    return (cudaError_t)fails("cudaLaunchKernel");
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
@@ -421,12 +437,52 @@ static void memory(void)
     }
 }
 
+/* Shared memory beyond 48 KiB is asked for again after cudaDeviceReset(), which forgets it. */
+static void launches(void)
+{
+    int args = 77;
+    struct skl_gpu_launch l = {"rows_bf16_64_q", 5, 7, 128, 64 << 10, &args, sizeof args};
+    again();
+    test_context("launches");
+    for (int reset = 0; reset < 2; reset++) {
+        fake.allowed_function = NULL, fake.allowed_bytes = 0;
+        CHECK_STATUS(table->launch(&l, &fake), SKL_OK);
+    }
+    l.kernel = "convert", l.shared_bytes = 48 << 10, fake.allowed_function = NULL;
+    CHECK_STATUS(table->launch(&l, &fake), SKL_OK);
+    CHECK(fake.launches == 3 && !fake.allowed_function, "%d launches, or shared memory that needs no asking",
+          fake.launches);
+    l.shared_bytes = 64 << 10, fake.error = cudaErrorUnknown;
+    for (int i = 0; i < 2; i++) {
+        fake.fails = i ? "cudaFuncSetAttribute" : "cudaLaunchKernel";
+        CHECK_STATUS(table->launch(&l, &fake), SKL_DEVICE_FAILED);
+        CHECK(strstr(skl_last_error(), fake.fails), "said \"%s\"", skl_last_error());
+    }
+}
+
+static void context_numbers(void)
+{
+    uint64_t number = 0;
+    again();
+    test_context("a context's number");
+    fake.current = &fake.own[1], fake.own[1].id = 12345;
+    CHECK_STATUS(skl_gpu_context(&number), SKL_OK);
+    CHECK(number == 12345, "number %llu", (unsigned long long)number);
+    fake.fails = "cuCtxGetId", fake.error = cudaErrorUnknown;
+    CHECK_STATUS(skl_gpu_context(&number), SKL_DEVICE_FAILED);
+    again();
+    fake.driver_error = cudaErrorNoDevice;
+    CHECK_STATUS(skl_gpu_context(&number), SKL_NO_DEVICE);
+}
+
 int main(void)
 {
     test_begin("test_cudart");
     capability();
     capture();
     memory();
+    launches();
+    context_numbers();
     guard();
     guard_fails();
     return test_end();

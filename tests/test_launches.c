@@ -176,6 +176,32 @@ static void one_row(void)
         }
 }
 
+/* Rows that overlap are no matrix for cuBLAS: refused, and the right operand is named. */
+static void overlapping(void)
+{
+    enum { D = 64 };
+    for (int which = 0; which < 2; which++)
+        for (int wanted = 0; wanted < 2; wanted++) {
+            struct skl_tensor a = matrix(0, 5, D), b = matrix(1, 6, D);
+            struct skl_outputs out = skl_no_outputs();
+            (which ? &b : &a)->stride[0] = 40;
+            struct skl_problem p = skl_linear(a, b, a, b);
+            p.stream = address(51);
+            if (wanted)
+                out.s.b = matrix(3, 6, D);
+            else
+                out.s.a = matrix(3, 5, D);
+            int refused = which != wanted;
+            memset(&seen, 0, sizeof seen);
+            test_context("rows of %s overlap, gradient of %s", which ? "b" : "a", wanted ? "b" : "a");
+            CHECK_STATUS(skl_value_and_grad(&p, &out), refused ? SKL_UNSUPPORTED : SKL_OK);
+            const char *say = which ? "cannot use b with rows 40 entries apart and 64 long"
+                                    : "cannot use a with rows 40 entries apart and 64 long";
+            CHECK(!refused || strstr(skl_last_error(), say), "said \"%s\"", skl_last_error());
+            CHECK(!refused || seen.launches == 0, "%d launches", seen.launches);
+        }
+}
+
 /* cuBLAS is asked for before anything is issued, by calls that will use it and by no others. */
 static void prepared(void)
 {
@@ -251,6 +277,7 @@ int main(void)
 {
     test_begin("test_launches");
     one_row();
+    overlapping();
     prepared();
     cleared();
     return test_end();

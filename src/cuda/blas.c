@@ -22,7 +22,14 @@ typedef struct cublasContext *blas_handle;
 /* A product's setup and issue use the handle's stream, so a handle is used by one thread at a time: all of this file's
  * state is behind this lock. Nobody waits for a product in it, only for its launch. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static blas_handle handles[SKL_GPU_DEVICES];
+
+/* A handle belongs to the context in which it was made. One whose context has ended is never used again, nor destroyed:
+ * that would reach for what is gone. */
+enum { CONTEXTS = 64 };
+static struct {
+    uint64_t context;
+    blas_handle handle; /* NULL: from here on none */
+} handles[CONTEXTS];
 
 static struct {
     int loaded;
@@ -116,7 +123,7 @@ static enum skl_status make_handle(void *stream, blas_handle *handle)
     if (capturing)
         return skl_fail(
             SKL_BAD_ARGUMENT,
-            "cannot use stream = %p, which is being captured, for the first product by cuBLAS on this device: "
+            "cannot use stream = %p, which is being captured, for the first product by cuBLAS in this context: "
             "call once before capturing",
             stream);
     int failure = blas.create(handle);
@@ -128,20 +135,22 @@ static enum skl_status make_handle(void *stream, blas_handle *handle)
     return status;
 }
 
-/* The device's handle, made when first needed and then kept. */
-static enum skl_status handle_of(int device, void *stream, blas_handle *handle)
+/* The context's handle, made when first needed and then kept. */
+static enum skl_status handle_of(uint64_t context, void *stream, blas_handle *handle)
 {
-    if (device >= SKL_GPU_DEVICES)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use cuBLAS on CUDA device %d: only on the first %d", device,
-                        SKL_GPU_DEVICES);
-    if (!handles[device]) {
+    int i = 0;
+    while (i < CONTEXTS && handles[i].handle && handles[i].context != context) i++;
+    if (i == CONTEXTS)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use cuBLAS in this CUDA context: %d others have had a handle",
+                        CONTEXTS);
+    if (!handles[i].handle) {
         blas_handle made = NULL;
         enum skl_status status = make_handle(stream, &made);
         if (status)
             return status;
-        handles[device] = made;
+        handles[i].context = context, handles[i].handle = made;
     }
-    *handle = handles[device];
+    *handle = handles[i].handle;
     return SKL_OK;
 }
 
@@ -173,14 +182,14 @@ static enum skl_status issue(blas_handle handle, const struct skl_gpu_product *p
     return status ? failed("cublasGemmEx", status) : SKL_OK;
 }
 
-/* With the lock held: cuBLAS and the current device's handle. */
+/* With the lock held: cuBLAS and the current context's handle. */
 static enum skl_status ready(void *stream, blas_handle *handle)
 {
-    int device;
-    enum skl_status status = skl_gpu_current(&device);
+    uint64_t context;
+    enum skl_status status = skl_gpu_context(&context);
     if (!status)
         status = load();
-    return status ? status : handle_of(device, stream, handle);
+    return status ? status : handle_of(context, stream, handle);
 }
 
 enum skl_status skl_blas_prepare(void *stream)

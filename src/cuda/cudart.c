@@ -92,12 +92,6 @@ int skl_cuda_devices(void)
     return error == cudaSuccess ? n : 0;
 }
 
-enum skl_status skl_gpu_current(int *index)
-{
-    TRY(cudaGetDevice, index);
-    return SKL_OK;
-}
-
 /* The kernels' PTX is compute_80's: cp.async, bf16 and the shapes of mma.sync that they use begin there. */
 enum { LEAST_CAPABILITY = 80 };
 
@@ -180,6 +174,7 @@ static struct {
     int (*get_device)(int *device); /* of the current context */
     int (*retain)(gpu_context *, int device);
     int (*release)(int device);
+    int (*get_id)(gpu_context, unsigned long long *); /* NULL: of the current one */
 } driver;
 
 /* The driver's errors have the numbers of the runtime's. */
@@ -194,9 +189,13 @@ static enum skl_status look_up(void *library)
         const char *name;
         void *to; /* a pointer to a function; POSIX lets dlsym's answer be stored so */
     } symbols[] = {
-        {"cuDeviceGet", &driver.device_get},          {"cuCtxGetCurrent", &driver.get_current},
-        {"cuCtxSetCurrent", &driver.set_current},     {"cuCtxGetDevice", &driver.get_device},
-        {"cuDevicePrimaryCtxRetain", &driver.retain}, {"cuDevicePrimaryCtxRelease_v2", &driver.release},
+        {"cuDeviceGet", &driver.device_get},
+        {"cuCtxGetCurrent", &driver.get_current},
+        {"cuCtxSetCurrent", &driver.set_current},
+        {"cuCtxGetDevice", &driver.get_device},
+        {"cuDevicePrimaryCtxRetain", &driver.retain},
+        {"cuDevicePrimaryCtxRelease_v2", &driver.release},
+        {"cuCtxGetId", &driver.get_id}, /* since CUDA 12 */
     };
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *found = library ? dlsym(library, symbols[i].name) : NULL;
@@ -270,6 +269,16 @@ static void leave(const struct skl_gpu_place *before)
         driver.set_current(before->context);
 }
 
+enum skl_status skl_gpu_context(uint64_t *number)
+{
+    unsigned long long id = 0;
+    enum skl_status status = find_driver();
+    if (!status)
+        status = answered(driver.get_id(NULL, &id), "cuCtxGetId");
+    *number = id;
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------- kernels --- */
 
 /* The host stubs that nvcc makes of the kernels. Only their addresses are used: the runtime knows kernels by them. */
@@ -295,27 +304,6 @@ static int find(const char *name)
     return i;
 }
 
-/* More than 48 KiB of dynamic shared memory must be asked for, for each kernel on each device. The limit is only ever
- * raised: another thread's launch with more may be on its way. */
-static enum skl_status allow_shared(int kernel, size_t bytes)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static size_t allowed[KERNELS][SKL_GPU_DEVICES];
-    int device;
-    TRY(cudaGetDevice, &device);
-    int cached = device < SKL_GPU_DEVICES;
-    cudaError_t error = cudaSuccess;
-    pthread_mutex_lock(&lock);
-    if (!cached || bytes > allowed[kernel][device]) {
-        error = cudaFuncSetAttribute((const void *)kernels[kernel].stub, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)bytes);
-        if (cached && error == cudaSuccess)
-            allowed[kernel][device] = bytes;
-    }
-    pthread_mutex_unlock(&lock);
-    return error == cudaSuccess ? SKL_OK : failed(error, "cudaFuncSetAttribute");
-}
-
 static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
 {
     int kernel = find(l->kernel);
@@ -324,11 +312,12 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     if (l->grid_x < 1 || l->grid_x > INT32_MAX || l->grid_y < 1 || l->grid_y > 65535)
         return skl_fail(SKL_DEVICE_FAILED, "cannot launch %s: a grid of %lld x %d blocks is beyond CUDA's limits",
                         l->kernel, (long long)l->grid_x, l->grid_y);
-    if (l->shared_bytes > 48 * 1024) {
-        enum skl_status status = allow_shared(kernel, l->shared_bytes);
-        if (status)
-            return status;
-    }
+    /* More than 48 KiB of dynamic shared memory must be asked for, for each kernel in each context. That is not remembered:
+     * a context may have ended (cudaDeviceReset), and asking is quick. A kernel always takes the same number of bytes, so
+     * that threads do not disturb each other. */
+    if (l->shared_bytes > 48 * 1024)
+        TRY(cudaFuncSetAttribute, (const void *)kernels[kernel].stub, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            (int)l->shared_bytes);
     dim3 grid = {(unsigned)l->grid_x, (unsigned)l->grid_y, 1}, block = {(unsigned)l->threads, 1, 1};
     void *args[1] = {(void *)l->args}; /* the runtime copies the structure before it returns */
     TRY(cudaLaunchKernel, (const void *)kernels[kernel].stub, grid, block, args, l->shared_bytes, stream);
@@ -364,9 +353,8 @@ static enum skl_status allocate(size_t bytes, void *stream, void **data)
 {
     struct attributes a = {0};
     int index = 0;
-    enum skl_status status = skl_gpu_current(&index);
-    if (!status)
-        status = attributes_of(index, &a);
+    TRY(cudaGetDevice, &index);
+    enum skl_status status = attributes_of(index, &a);
     if (!status && !a.pools) /* some virtual GPUs */
         status = skl_fail(SKL_UNSUPPORTED,
                           "cannot allocate on CUDA device %d, which has no memory pools: pass a workspace of %zu bytes "

@@ -5,11 +5,12 @@
 
 #include "device.h"
 
-/* Devices whose state is remembered: handles of cuBLAS, properties, shared memory asked for. More than a machine has. */
+/* Devices of which something is remembered that never changes. More than a machine has. */
 enum { SKL_GPU_DEVICES = 64 };
 
-/* The calling thread's current device. */
-enum skl_status skl_gpu_current(int *index);
+/* The number of the calling thread's context, which no other one will have in this process: not another one on the same
+ * device, and not the one that follows when cudaDeviceReset() has ended it. */
+enum skl_status skl_gpu_context(uint64_t *number);
 
 /* Is this stream, or for the default stream any other one, being captured into a graph? */
 enum skl_status skl_gpu_capturing(void *stream, int *capturing);

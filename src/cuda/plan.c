@@ -129,12 +129,14 @@ static enum skl_status check_products(const struct skl_work *w)
         if (s->a.dtype != s->b.dtype)
             return skl_fail(SKL_UNSUPPORTED,
                             "cannot use a and b of different dtypes on CUDA: their gradients need one");
-        if ((s->grad_b.data && s->a.stride[2] < s->dim && w->n > 1) ||
-            (s->grad_a.data && s->b.stride[2] < s->dim && w->columns > 1))
+        int a = s->grad_b.data && s->a.stride[2] < s->dim && w->n > 1;
+        int b = s->grad_a.data && s->b.stride[2] < s->dim && w->columns > 1;
+        if (a || b)
             return skl_fail(
                 SKL_UNSUPPORTED,
-                "cannot use rows that overlap (stride %lld for %lld entries) on CUDA: gradients need a matrix",
-                (long long)(s->a.stride[2] < s->dim ? s->a.stride[2] : s->b.stride[2]), (long long)s->dim);
+                "cannot use %s with rows %lld entries apart and %lld long on CUDA: for the gradient of %s they "
+                "may not overlap",
+                a ? "a" : "b", (long long)(a ? s->a.stride[2] : s->b.stride[2]), (long long)s->dim, a ? "b" : "a");
     }
     return SKL_OK;
 }
