@@ -65,6 +65,9 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     if (!strcmp(l->kernel, "sum_weights"))
         seen.scalars = ((const struct skl_gpu_sum_weights *)l->args)->scalars;
     const struct skl_gpu_convert *convert = l->args;
+    if (!strcmp(l->kernel, "convert"))
+        CHECK(convert->all > 0 && l->grid_y == 1 && l->grid_x == (convert->all < INT32_MAX ? convert->all : INT32_MAX),
+              "convert: %lld rows by %lld blocks", (long long)convert->all, (long long)l->grid_x);
     if (!strcmp(l->kernel, "convert") && !convert->from && seen.clears < MOST)
         seen.cleared[seen.clears++] = *convert;
     return SKL_OK;
@@ -273,6 +276,28 @@ static void cleared(void)
     }
 }
 
+/* More heads than a grid has rows: every kernel's grid is within CUDA's limits ('launch' looks), and nothing is refused. */
+static void many_heads(void)
+{
+    for (int any_order = 0; any_order < 2; any_order++) {
+        enum { BATCH = 7000, HEADS = 10, D = 64, COLUMNS = 2, PADDED = 3 };
+        struct skl_tensor a = skl_on_cuda(skl_heads(SKL_BF16, address(0), BATCH, HEADS, 1, D), 0);
+        struct skl_tensor b = skl_on_cuda(skl_heads(SKL_BF16, address(1), BATCH, HEADS, PADDED, D), 0);
+        struct skl_problem p = skl_attention(a, b, a, b);
+        struct skl_outputs out = skl_no_outputs();
+        p.stream = address(51), p.any_order = any_order, p.columns = COLUMNS;
+        out.value = address(52), out.s.a = a, out.s.b = b;
+        out.s.a.data = address(2), out.s.b.data = address(3);
+        memset(&seen, 0, sizeof seen);
+        test_context("70000 heads, any order %d", any_order);
+        CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+        CHECK(seen.launches > 6, "%d launches", seen.launches);
+        CHECK(seen.clears == 1 + any_order, "%d matrices cleared", seen.clears);
+        CHECK(seen.clears == 0 || seen.cleared[0].all == BATCH * HEADS * (PADDED - COLUMNS), "%lld rows of padding",
+              (long long)seen.cleared[0].all);
+    }
+}
+
 int main(void)
 {
     test_begin("test_launches");
@@ -280,5 +305,6 @@ int main(void)
     overlapping();
     prepared();
     cleared();
+    many_heads();
     return test_end();
 }

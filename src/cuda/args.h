@@ -172,6 +172,7 @@ struct skl_gpu_convert {
     struct skl_gpu_matrix to;
     const float *from;
     int64_t rows, first;
+    int64_t all; /* rows, of all heads: a block each, or turn by turn when there are more than a grid has blocks */
     int32_t heads, dim;
 };
 

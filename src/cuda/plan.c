@@ -252,11 +252,12 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
 {
     *plan = (struct skl_gpu_plan){.call = call};
     choose_kernels(w, plan);
-    if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads > 65535 || plan->heads * plan->tiles > INT_MAX)
+    if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
             SKL_UNSUPPORTED,
-            "cannot use %lld heads of %lld rows and %lld columns on CUDA: at most 65535 heads, 2^30 rows and columns",
-            (long long)plan->heads, (long long)w->n, (long long)w->columns);
+            "cannot use %lld heads of %lld rows and %lld columns on CUDA: at most 2^30 rows and columns, and 2^31 "
+            "tiles of %d rows in all heads",
+            (long long)plan->heads, (long long)w->n, (long long)w->columns, plan->tile_rows);
     split_columns(w, device, plan);
     choose_gradients(w, plan);
     enum skl_status status = w->grads && !plan->attention_grad ? check_products(w) : SKL_OK;

@@ -253,15 +253,15 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_
 
 /* ------------------------------------------------------------------------------------------------ matrices --- */
 
-/* A block a row; gridDim.y heads of all batches. */
 extern "C" __global__ void __launch_bounds__(128) skl_convert(const __grid_constant__ skl_gpu_convert args)
 {
-    int64_t i = blockIdx.x;
-    int b = blockIdx.y / args.heads, h = blockIdx.y % args.heads;
-    int64_t to = b * args.to.stride[0] + h * args.to.stride[1] + (args.first + i) * args.to.stride[2];
-    const float *from = args.from ? args.from + (blockIdx.y * args.rows + i) * args.dim : nullptr;
-    for (int d = threadIdx.x; d < args.dim; d += 128)
-        put_element(args.to.data, to + d, args.to.dtype, from ? from[d] : 0);
+    for (int64_t row = blockIdx.x; row < args.all; row += gridDim.x) {
+        int64_t head = row / args.rows, i = row % args.rows, b = head / args.heads, h = head % args.heads;
+        int64_t to = b * args.to.stride[0] + h * args.to.stride[1] + (args.first + i) * args.to.stride[2];
+        const float *from = args.from ? args.from + row * args.dim : nullptr;
+        for (int d = threadIdx.x; d < args.dim; d += 128)
+            put_element(args.to.data, to + d, args.to.dtype, from ? from[d] : 0);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(128) skl_sum_columns(const __grid_constant__ skl_gpu_sum_columns args)

@@ -228,9 +228,11 @@ enum skl_status skl_gpu_convert_matrix(const struct skl_gpu_run *run, const stru
                                    .from = from,
                                    .rows = rows,
                                    .first = first,
+                                   .all = batch * heads * rows,
                                    .heads = (int32_t)heads,
                                    .dim = (int32_t)dim};
-    return batch && heads && rows > 0 ? START(run, "convert", rows, batch * heads, 128, 0, args) : SKL_OK;
+    int64_t blocks = args.all < INT32_MAX ? args.all : INT32_MAX;
+    return blocks > 0 ? START(run, "convert", blocks, 1, 128, 0, args) : SKL_OK;
 }
 
 /* What no kernel writes: rows of b beyond the columns; everything, when there is no row or no column. */

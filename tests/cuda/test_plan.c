@@ -603,6 +603,40 @@ static void written(void)
     }
 }
 
+/* convert, with more heads than a grid's second dimension has; by a block a row and by few blocks in turns. */
+static void many_heads(void)
+{
+    enum { BATCH = 70, HEADS = 1000, ROWS = 2, FIRST = 1, STRIDE = ROWS + FIRST };
+    int64_t all = (int64_t)BATCH * HEADS * ROWS;
+    uint16_t *to = emu_allocate((size_t)(BATCH * HEADS * STRIDE) * sizeof *to);
+    float *from = emu_allocate((size_t)all * sizeof *from);
+    for (int64_t i = 0; i < all; i++) from[i] = (float)(i % 251 + 1);
+    emu_written(from, (size_t)all * sizeof *from);
+    for (int few = 0; few < 2; few++) {
+        struct skl_gpu_convert args = {.to = {(char *)to, {HEADS * STRIDE, STRIDE, 1}, SKL_BF16, 0},
+                                       .from = from,
+                                       .rows = ROWS,
+                                       .first = FIRST,
+                                       .all = all,
+                                       .heads = HEADS,
+                                       .dim = 1};
+        struct skl_gpu_launch l = {"convert", few ? 999 : all, 1, 128, 0, &args, sizeof args};
+        struct skl_tensor view = skl_vector(SKL_BF16, to, BATCH * HEADS * STRIDE);
+        int64_t wrong = 0;
+        emu_forget(to, (size_t)(BATCH * HEADS * STRIDE) * sizeof *to);
+        test_device_reset();
+        test_context("70000 heads, %lld blocks", (long long)l.grid_x);
+        CHECK_STATUS(skl_gpu->launch(&l, NULL), SKL_OK);
+        test_device_clean("convert");
+        for (int64_t i = 0; i < all; i++)
+            wrong += !(test_get(&view, i / ROWS * STRIDE + FIRST + i % ROWS) == (double)from[i]);
+        CHECK(wrong == 0, "%lld rows are wrong", (long long)wrong);
+        CHECK(emu_unwritten(to, (size_t)(BATCH * HEADS * STRIDE) * sizeof *to) == BATCH * HEADS * FIRST * sizeof *to,
+              "gaps were written");
+    }
+    emu_release(to), emu_release(from);
+}
+
 int main(void)
 {
     test_begin("test_plan");
@@ -620,6 +654,7 @@ int main(void)
     none();
     partial();
     written();
+    many_heads();
     test_context("%s", "");
     CHECK(emu_allocations() == 0, "%d allocations are left", emu_allocations());
     return test_end();
