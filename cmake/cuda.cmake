@@ -80,9 +80,15 @@ set(cuda_sources
 # ------------------------------------------------------------------------------------------------- how ---
 
 # Machine code of an architecture also runs on the later ones of the same first digit: 80 serves 86 and 89, 100 serves
-# 103. What has none (110, and what is to come) compiles the PTX when it loads the library. All machine code is made
-# from that one PTX, of compute_80: the kernels need nothing newer, and it is the PTX that the tests execute.
-set(STREAMKL_CUDA_ARCHITECTURES "80;90;100;120" CACHE STRING "Architectures to make machine code for, 80 or later")
+# 103, 120 serves 121. Not so on Jetson, between whose devices and the others NVIDIA promises nothing: Orin is 87, Thor
+# 110 (an nvcc before 13 does not know it), both aarch64. What has no machine code compiles the PTX when it loads the
+# library. All machine code is made from that one PTX, of compute_80: the kernels need nothing newer, and it is the PTX
+# that the tests execute.
+set(cuda_wanted 80 90 100 120)
+if(STREAMKL_TARGET_AARCH64)
+  list(APPEND cuda_wanted 87 110)
+endif()
+set(STREAMKL_CUDA_ARCHITECTURES "${cuda_wanted}" CACHE STRING "Architectures to make machine code for, 80 or later")
 execute_process(COMMAND ${STREAMKL_NVCC} --list-gpu-code OUTPUT_VARIABLE cuda_known ERROR_QUIET)
 set(cuda_architectures)
 foreach(arch ${STREAMKL_CUDA_ARCHITECTURES})
