@@ -110,6 +110,8 @@ static enum skl_status product_b(const struct slabs *q, const struct head *head,
 
 static enum skl_status sum_bias(const struct slabs *q, int first)
 {
+    if (!q->s->grad_bias.data)
+        return SKL_OK;
     struct skl_gpu_sum_columns args = {.slab = q->run->memory.slab,
                                        .ld = q->args.ld,
                                        .dtype = q->dtype,
@@ -118,8 +120,6 @@ static enum skl_status sum_bias(const struct slabs *q, int first)
                                        .add = !first,
                                        .alpha = &q->run->memory.scalars->alpha[q->x],
                                        .sum = q->run->memory.sum_bias + q->args.first_column};
-    if (!q->s->grad_bias.data)
-        return SKL_OK;
     return skl_gpu_start(q->run, "sum_columns", (args.columns + 127) / 128, 1, 128, 0, &args, sizeof args);
 }
 
