@@ -215,8 +215,11 @@ static enum skl_status find_driver(void)
         return SKL_OK;
     TRY(cudaGetDeviceCount, &n); /* starts the driver, and makes no context */
     pthread_mutex_lock(&lock);
-    enum skl_status status = look_up(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL));
-    atomic_store(&driver.ready, status == SKL_OK);
+    enum skl_status status = SKL_OK;
+    if (!atomic_load(&driver.ready)) { /* another thread's functions are in use and stay as they are */
+        status = look_up(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL));
+        atomic_store(&driver.ready, status == SKL_OK);
+    }
     pthread_mutex_unlock(&lock);
     return status;
 }
