@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The file that calls the CUDA runtime and the driver, with both made up here: what they are asked for, in which order,
- * and where a thread is left. Every function of theirs that src/cuda/cudart.c calls is defined below; nothing of NVIDIA's
- * is linked.
+ * and where a thread is left. Every function of theirs that src/cuda/cudart.c calls is defined below; nothing of
+ * NVIDIA's is linked.
  */
 #include "test.h"
 

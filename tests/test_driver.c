@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What is said of a driver that is missing, too old, or new enough but without a device. The runtime inside the library
- * is NVIDIA's; the driver is fake_driver.c's libcuda.so.1, in a child process whose LD_LIBRARY_PATH names its directory.
+ * is NVIDIA's; the driver is fake_driver.c's libcuda.so.1, in a child process whose LD_LIBRARY_PATH names its
+ * directory.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"

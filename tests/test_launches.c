@@ -276,7 +276,8 @@ static void cleared(void)
     }
 }
 
-/* More heads than a grid has rows: every kernel's grid is within CUDA's limits ('launch' looks), and nothing is refused. */
+/* More heads than a grid has rows: every kernel's grid is within CUDA's limits ('launch' looks), and nothing is
+ * refused. */
 static void many_heads(void)
 {
     for (int any_order = 0; any_order < 2; any_order++) {

@@ -161,9 +161,9 @@ static enum skl_status properties(int index, struct skl_gpu_properties *p)
 
 /* --------------------------------------------------------------------------------------------- contexts --- */
 
-/* The runtime knows of a thread's device, not of its context: cudaSetDevice() puts the device's primary context over one
- * of the caller's own, and for a thread that had none there is no way back. The driver can tell and restore. It is in the
- * process when the runtime has found it, so its functions are looked up there and need not be linked. */
+/* The runtime knows of a thread's device, not of its context: cudaSetDevice() puts the device's primary context over
+ * one of the caller's own, and for a thread that had none there is no way back. The driver can tell and restore. It is
+ * in the process when the runtime has found it, so its functions are looked up there and need not be linked. */
 typedef struct CUctx_st *gpu_context;
 
 static struct {
@@ -315,9 +315,9 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     if (l->grid_x < 1 || l->grid_x > INT32_MAX || l->grid_y < 1 || l->grid_y > 65535)
         return skl_fail(SKL_DEVICE_FAILED, "cannot launch %s: a grid of %lld x %d blocks is beyond CUDA's limits",
                         l->kernel, (long long)l->grid_x, l->grid_y);
-    /* More than 48 KiB of dynamic shared memory must be asked for, for each kernel in each context. That is not remembered:
-     * a context may have ended (cudaDeviceReset), and asking is quick. A kernel always takes the same number of bytes, so
-     * that threads do not disturb each other. */
+    /* More than 48 KiB of dynamic shared memory must be asked for, for each kernel in each context. That is not
+     * remembered: a context may have ended (cudaDeviceReset), and asking is quick. A kernel always takes the same
+     * number of bytes, so that threads do not disturb each other. */
     if (l->shared_bytes > 48 * 1024)
         TRY(cudaFuncSetAttribute, (const void *)kernels[kernel].stub, cudaFuncAttributeMaxDynamicSharedMemorySize,
             (int)l->shared_bytes);
@@ -349,9 +349,9 @@ static enum skl_status clear(void *data, size_t bytes, void *stream)
     return SKL_OK;
 }
 
-/* From the device's default pool, whose release threshold stays as it is: at 0, CUDA's default, the pool gives its memory
- * back when the process synchronises, and the next call maps it anew. Raising it would keep memory from others in the
- * process for good, which is for the program to decide and not for a library: docs/cuda.md tells it how. */
+/* From the device's default pool, whose release threshold stays as it is: at 0, CUDA's default, the pool gives its
+ * memory back when the process synchronises, and the next call maps it anew. Raising it would keep memory from others
+ * in the process for good, which is for the program to decide and not for a library: docs/cuda.md tells it how. */
 static enum skl_status allocate(size_t bytes, void *stream, void **data)
 {
     struct attributes a = {0};

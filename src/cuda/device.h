@@ -51,8 +51,8 @@ struct skl_gpu_place {
 };
 
 struct skl_gpu {
-    /* The device is there, the kernels run on it, and the calling thread is in a context of it, its own if that is one. 'leave' brings the thread
-     * back to exactly where it was; after an 'enter' that failed, it is there already. */
+    /* The device is there, the kernels run on it, and the calling thread is in a context of it, its own if that is one.
+     * 'leave' brings the thread back to exactly where it was; after an 'enter' that failed, it is there already. */
     enum skl_status (*enter)(int index, struct skl_gpu_place *before);
     void (*leave)(const struct skl_gpu_place *before);
     enum skl_status (*properties)(int index, struct skl_gpu_properties *p);

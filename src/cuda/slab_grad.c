@@ -29,8 +29,8 @@ struct slabs {
     int64_t group_heads; /* that share a b */
 };
 
-/* cuBLAS's manual lets C be anything when beta is 0, and does not say that this holds for a beta in device memory. A NaN
- * that lies there would be in every gradient: it is cleared. */
+/* cuBLAS's manual lets C be anything when beta is 0, and does not say that this holds for a beta in device memory. A
+ * NaN that lies there would be in every gradient: it is cleared. */
 static enum skl_status clear_sum(const struct skl_gpu_run *run, const struct skl_gpu_product *p)
 {
     struct skl_operand sum = {p->c, SKL_F32, {0, 0, p->ldc}};
@@ -70,8 +70,8 @@ static enum skl_status make_slab(const struct slabs *q)
                          shared, &q->args, sizeof q->args);
 }
 
-/* cuBLAS wants a row's length or more, also of a matrix of one row, whose stride means nothing and may be 0. The plan has
- * refused shorter strides of all others. */
+/* cuBLAS wants a row's length or more, also of a matrix of one row, whose stride means nothing and may be 0. The plan
+ * has refused shorter strides of all others. */
 static int64_t leading_dimension(const struct skl_operand *o, int64_t dim)
 {
     return o->stride[2] > dim ? o->stride[2] : dim;
