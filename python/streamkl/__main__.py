@@ -10,6 +10,11 @@ def main() -> int:
     if sys.argv[1:2] != ["bench"]:
         print(__doc__.strip() + "\n\nusage: python -m streamkl bench [--help]", file=sys.stderr)
         return 0 if sys.argv[1:2] in (["-h"], ["--help"]) else 2
+    from .bench.onednn import limit_onednn
+
+    limited = limit_onednn()  # before torch is imported
+    if limited:
+        print(f"streamkl: {limited}", file=sys.stderr)
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:

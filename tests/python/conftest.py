@@ -4,9 +4,19 @@ import subprocess
 import sys
 
 import pytest
-import torch
+
+from streamkl.bench.onednn import limit_onednn
+
+limited = limit_onednn()  # before torch is imported; the tests' child processes inherit it
+
+import torch  # noqa: E402
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_terminal_summary(terminalreporter):
+    if limited:
+        terminalreporter.write_line(limited)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """streamkl beside other ways to compute the same.
 
+onednn     a limit for torch where its own bf16 product dies
 cli        the options and the order of things
 case       one problem: its inputs, its size
 ways       the ways to compute it: ours and the others
