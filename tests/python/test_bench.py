@@ -3,6 +3,11 @@
 
 import csv
 import importlib.util
+import multiprocessing
+import os
+import signal
+import time
+from functools import partial
 
 import pytest
 import torch
@@ -26,31 +31,17 @@ def test_ways_agree(case):
     for way in ways.ways_of(case):
         if way.compiles:
             continue
-        loss = way.loss(*x.values())
+        loss = way.make()(*x.values())
         grads = dict(zip(("a_s", "b_s"), torch.autograd.grad(loss, [x["a_s"], x["b_s"]])))
         losses[way.name] = loss.item()
         assert measure.gradient_error(case, grads, exact) < (2e-2 if case.dtype == "bf16" else 1e-5), way.name
     assert max(losses.values()) == pytest.approx(min(losses.values()), rel=2e-2 if case.dtype == "bf16" else 1e-5)
 
 
-def test_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measure, "ENOUGH", 0.01)
+def test_run(tmp_path, capsys):
     table, picture = tmp_path / "r.csv", tmp_path / "r.png"
     want = ["streamkl", "eager", "chunked loop"]
-    arguments = [
-        "--vocab",
-        "300",
-        "--seq-lens",
-        "16",
-        "32",
-        "--d-models",
-        "8",
-        "12",
-        "--csv",
-        str(table),
-        "--ways",
-        *want,
-    ]
+    arguments = "--vocab 300 --seq-lens 16 32 --d-models 8 12 --csv".split() + [str(table), "--ways", *want]
     plots = importlib.util.find_spec("matplotlib") is not None
     assert cli.run(arguments + (["--plot", str(picture)] if plots else [])) == 0
     out = capsys.readouterr()
@@ -58,48 +49,146 @@ def test_run(tmp_path, capsys, monkeypatch):
     rows = list(csv.DictReader(table.open()))
     assert len(rows) == 12 and [r["way"] for r in rows[:3]] == want
     assert all(float(r["forward_backward_ms"]) > 0 and float(r["gradient_error"]) < 1e-5 for r in rows)
+    assert all(float(r["forward_ms"]) > 0 and float(r["peak_extra_mib"]) >= 0 and not r["missing"] for r in rows)
     assert not plots or picture.stat().st_size > 10000
+    assert not multiprocessing.active_children()
 
 
-def test_what_does_not_fit_is_skipped(monkeypatch, capsys):
+def test_what_does_not_fit_is_skipped(monkeypatch):
     monkeypatch.setattr(measure, "available_memory", lambda: 2.0**30)
     case = Case(False, 8192, 16, 32000)
     eager = next(w for w in ways.ways_of(case) if w.name == "eager")
-    result = measure.measure(case, eager, {}, {})
-    assert result.skipped.startswith("needs 6.") and result.both is None
+    result = measure.Result(case, "eager")
+    measure.measure(eager, None, {}, {}, result)
+    assert result.missing.startswith("skipped: needs 6.") and result.both is None
     assert "skipped: needs 6." in report.table([result])
 
 
-def test_a_way_that_fails_is_a_line(monkeypatch, capsys):
-    def fail(*x):
-        raise RuntimeError("no such kernel\nand more")
-
-    monkeypatch.setattr(ways, "_vocabulary_eager", fail)
-    assert cli.run(["--vocab", "30", "--seq-lens", "8", "--d-models", "8", "--ways", "streamkl", "eager"]) == 0
-    assert "skipped: failed with RuntimeError: no such kernel" in capsys.readouterr().out
+# Ways that end badly. They stand in the module, because a way travels to its process by pickle.
 
 
-def test_patience(capsys):
-    assert (
-        cli.run(
-            [
-                "--vocab",
-                "300",
-                "--seq-lens",
-                "16",
-                "512",
-                "--d-models",
-                "8",
-                "--ways",
-                "streamkl",
-                "eager",
-                "--patience",
-                "0",
-            ]
-        )
-        == 0
+def killed(number, *x):
+    os.kill(os.getpid(), number)
+
+
+def killed_later(x_s, w_s, x_t, w_t):
+    """Measures well, then dies in the rounds after."""
+    killed_later.calls = getattr(killed_later, "calls", 0) + 1
+    if killed_later.calls > CALLS_OF_ONE_MEASUREMENT:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return ways._vocabulary_eager(x_s, w_s, x_t, w_t)
+
+
+CALLS_OF_ONE_MEASUREMENT = 2 * (1 + measure.REPEATS[1]) + 1
+
+
+def raises(*x):
+    raise RuntimeError("no such kernel\nand more")
+
+
+def leaves(*x):
+    os._exit(3)
+
+
+def hangs(*x):
+    time.sleep(1000)
+
+
+def missing_module():
+    import no_such_module  # noqa: F401
+
+
+BAD = {
+    "illegal": (partial(killed, signal.SIGILL), "crashed (SIGILL)"),
+    "segfault": (partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)"),
+    "raises": (raises, "failed with RuntimeError: no such kernel"),
+    "leaves": (leaves, "crashed (exit code 3)"),
+}
+SMALL = "--vocab 30 --seq-lens 8 --d-models 8".split()
+
+
+def run_with(monkeypatch, *others):
+    """A run with these ways instead of the real ones."""
+    monkeypatch.setattr(cli, "ways_of", lambda case: list(others))
+    return lambda *more: cli.run([*SMALL, *more])
+
+
+def plain(name, loss):
+    return ways.Way(name, partial(ways._as_it_is, loss), 0)
+
+
+def rows_of(out, name):
+    return [line[2 + len(name) :].strip() for line in out.splitlines() if line.startswith(f"  {name} ")]
+
+
+def test_ways_that_end_badly_are_rows(monkeypatch, capsys):
+    run = run_with(
+        monkeypatch,
+        *[plain(name, loss) for name, (loss, _) in BAD.items()],
+        ways.Way("no module", missing_module, 0),
+        plain("eager", ways._vocabulary_eager),
     )
-    assert "would take about" in capsys.readouterr().out
+    assert run() == 0
+    out = capsys.readouterr().out
+    for name, (_, want) in BAD.items():
+        assert rows_of(out, name) == [want], out
+    assert rows_of(out, "no module") == ["failed with ModuleNotFoundError: No module named 'no_such_module'"]
+    assert "e-0" in rows_of(out, "eager")[0]  # the run went on
+
+
+def test_a_crash_is_tried_again_with_the_next_case(monkeypatch, capsys):
+    run = run_with(monkeypatch, plain("illegal", partial(killed, signal.SIGILL)))
+    assert run("--seq-lens", "8", "16") == 0
+    assert rows_of(capsys.readouterr().out, "illegal") == ["crashed (SIGILL)"] * 2
+
+
+def test_a_hang_is_cut(monkeypatch, capsys):
+    run = run_with(monkeypatch, plain("hangs", hangs))
+    assert run("--limit", "2") == 0
+    assert rows_of(capsys.readouterr().out, "hangs") == ["cut: no answer in 2 s (--limit)"]
+
+
+def test_what_was_measured_before_a_crash_stays(monkeypatch, capsys):
+    run = run_with(monkeypatch, plain("later", killed_later))
+    assert run() == 0
+    (row,) = rows_of(capsys.readouterr().out, "later")
+    assert "e-0" in row and "crashed" not in row
+
+
+def test_our_own_failure_is_a_row_and_the_status(monkeypatch, capsys):
+    assert run_with(monkeypatch, plain("streamkl", raises))() == 1
+    assert "failed with RuntimeError" in capsys.readouterr().out
+
+
+def test_no_process_outlives_a_run_that_fails(monkeypatch):
+    monkeypatch.setattr(cli, "_again", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_with(monkeypatch, plain("raises", raises))()
+    assert not multiprocessing.active_children()
+
+
+def test_patience(monkeypatch, capsys):
+    """The second case is expected to take as long for each multiplication as the first one did."""
+
+    class Slow:
+        def __init__(self, *_):
+            pass
+
+        def measure(self, case, way, *_):
+            return measure.Result(case, way.name, both=case.products)
+
+        def again(self, result):
+            return result
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(cli, "Worker", Slow)
+    arguments = "--vocab 300 --seq-lens 16 512 --d-models 8 --ways streamkl eager --patience 1".split()
+    assert cli.run(arguments) == 0
+    out = capsys.readouterr().out
+    assert rows_of(out, "eager")[1] == f"skipped: would take about {300 * 512 * 8} s a call (--patience)"
+    assert not any("skipped" in row for row in rows_of(out, "streamkl"))
 
 
 @pytest.mark.parametrize("bad", (["--seq-lens", "0"], ["--ways", "magic"], ["--dtype", "f8"]))

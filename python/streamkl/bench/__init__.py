@@ -5,6 +5,7 @@ onednn     a limit for torch where its own bf16 product dies
 cli        the options and the order of things
 case       one problem: its inputs, its size
 ways       the ways to compute it: ours and the others
+worker     a process for each way, which may crash or hang
 measure    time and peak memory of one way, error of its gradient against float64
 report     progress, table, CSV, plot
 bars       what the project promises about itself, measured

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .case import Case
-from .ways import Way
+from .ways import Loss, Way
 
 ENOUGH = 3.0  # seconds of repetition
 REPEATS = 3, 10  # at least, at most
@@ -30,7 +30,7 @@ class Result:
     backward: Optional[float] = None  # the backward part of it
     memory: Optional[int] = None  # peak bytes beyond what was there before, forward and backward
     error: Optional[float] = None  # |gradient - exact| / |exact|, the worse of the two gradients
-    skipped: str = ""
+    missing: str = ""  # why there are no numbers
 
 
 def available_memory() -> float:
@@ -119,26 +119,25 @@ def gradient_error(case: Case, grads: Dict[str, Tensor], exact: Dict[str, Tensor
     return max(errors)
 
 
-def measure(case: Case, way: Way, x: Dict[str, Tensor], exact: Dict[str, Tensor]) -> Result:
-    result = Result(case, way.name)
+def measure(way: Way, loss: Loss, x: Dict[str, Tensor], exact: Dict[str, Tensor], result: Result) -> None:
     need, free = way.memory, available_memory()
     if need > 0.95 * free:
-        result.skipped = f"needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-        return result
+        result.missing = f"skipped: needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        return
     grads: Dict[str, Tensor] = {}
 
     def both() -> None:
-        grads.update(zip(("a_s", "b_s"), timed(way, x, result)))
+        grads.update(zip(("a_s", "b_s"), timed(loss, x, result)))
 
     def forward() -> None:
         with torch.no_grad():
-            way.loss(*x.values())
+            loss(*x.values())
 
     if way.compiles:
         both()
         result.both = None
     _best(both, False)
-    result.error = gradient_error(case, grads, exact)
+    result.error = gradient_error(result.case, grads, exact)
     grads.clear()
     gc.collect()
     with Peak() as peak:
@@ -146,15 +145,14 @@ def measure(case: Case, way: Way, x: Dict[str, Tensor], exact: Dict[str, Tensor]
     result.memory = peak.bytes
     grads.clear()
     result.forward = _best(forward, way.compiles)
-    return result
 
 
-def timed(way: Way, x: Dict[str, Tensor], result: Result) -> Sequence[Tensor]:
+def timed(loss: Loss, x: Dict[str, Tensor], result: Result) -> Sequence[Tensor]:
     """One forward and backward; the result keeps the fastest."""
     start = time.perf_counter()
-    loss = way.loss(*x.values())
+    value = loss(*x.values())
     middle = time.perf_counter()
-    grads = torch.autograd.grad(loss, [x["a_s"], x["b_s"]])
+    grads = torch.autograd.grad(value, [x["a_s"], x["b_s"]])
     end = time.perf_counter()
     if result.both is None or end - start < result.both:
         result.both, result.backward = end - start, end - middle

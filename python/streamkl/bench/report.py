@@ -54,8 +54,8 @@ def table(results: List[Result]) -> str:
         if r.case != case:
             case = r.case
             rows.append((str(case), "", "", "", "", "", ""))
-        if r.skipped:
-            rows.append((f"  {r.way}", f"skipped: {r.skipped}"))
+        if r.missing:
+            rows.append((f"  {r.way}", r.missing))
             continue
         times = f"{ratio(r, results):.2f} x" if ratio(r, results) else ""
         error = "" if r.error is None else f"{r.error:.1e}"
@@ -73,7 +73,7 @@ def write_csv(path: str, results: List[Result]) -> None:
         out = csv.writer(file)
         out.writerow(
             "use way length width columns heads dtype causal forward_ms forward_backward_ms backward_ms "
-            "peak_extra_mib gradient_error skipped".split()
+            "peak_extra_mib gradient_error missing".split()
         )
         for r in results:
             c = r.case
@@ -94,7 +94,7 @@ def write_csv(path: str, results: List[Result]) -> None:
                     *ms,
                     memory,
                     error,
-                    r.skipped,
+                    r.missing,
                 ]
             )
 
