@@ -21,7 +21,7 @@ def main(source, shared, cc):
     if "main(" not in text:  # statements only: give them a function to stand in
         lines = text.splitlines(keepends=True)
         heads = [line for line in lines if line.startswith("#include")]
-        text = "".join(heads) + "int main(void)\n{\n" + "".join(l for l in lines if l not in heads) + "return 0;\n}\n"
+        text = "".join(heads) + "int main(void)\n{\n" + "".join(x for x in lines if x not in heads) + "return 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:
         path, program = pathlib.Path(folder) / "readme.c", pathlib.Path(folder) / "readme"
         path.write_text(text)

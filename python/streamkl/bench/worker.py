@@ -22,7 +22,6 @@ from .case import Case
 from .measure import Result, measure, timed
 from .ways import Way
 
-
 PARTING = 10.0  # seconds that a process has for its last words
 
 
@@ -88,7 +87,7 @@ def _serve(pipe: Connection, threads: int) -> None:
     """In the process: answers until the other end is closed."""
     os.setpgid(0, 0)
     torch.set_num_threads(threads)
-    loss = x = None
+    loss = x = result = None
     while True:
         try:
             question = pipe.recv()
