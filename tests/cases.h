@@ -85,6 +85,6 @@ size_t test_least_limit(const struct skl_problem *p, enum skl_call call, const s
 int test_all_ways(const struct test_case *c);
 
 /* WAY_PARTIAL, in slices.c. */
-int test_run_slices(struct test_fixture *f, int64_t slices);
+int test_run_slices(struct test_fixture *f, int64_t n);
 
 #endif

@@ -53,7 +53,7 @@ static void free_slice(struct slice *s)
 /* The states of all slices, merged two by two in any order; the result is in one of them, which is returned. */
 static struct skl_state *sweep(struct test_fixture *f, struct slice *slices, int64_t n, const struct skl_outputs *saved)
 {
-    struct skl_state *left[MOST_SLICES];
+    struct skl_state *left[MOST_SLICES] = {NULL};
     int64_t rows = skl_reference_rows(&f->p);
     for (int64_t k = 0; k < n; k++) {
         memset(slices[k].state, TEST_CANARY, (size_t)rows * sizeof(struct skl_state));

@@ -53,7 +53,7 @@ int test_cases(int full, int quick);
 uint64_t test_seed(void);
 
 /* Random numbers, the same on every machine. */
-void test_reseed(uint64_t seed);
+void test_reseed(uint64_t from);
 uint64_t test_random(void);
 int64_t test_between(int64_t least, int64_t most); /* both included */
 int test_chance(int one_in);

@@ -30,7 +30,7 @@ void report_row(const struct bench *bench, const struct bench_result *r)
 {
     const struct work *w = &bench->work;
     char shape[64], dims[32];
-    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)(w->batch * w->heads), (long long)w->rows,
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)w->batch * w->heads, (long long)w->rows,
              (long long)w->cols, mask_name(w));
     if (w->dim_s == w->dim_t)
         snprintf(dims, sizeof dims, "%lld", (long long)w->dim_s);

@@ -179,7 +179,7 @@ static void make_on_device(struct job *job)
     struct skl_tensor *each[] = {&p->s.a,   &p->s.b,    &p->s.bias,   &p->t.a,     &p->t.b,     &p->t.bias,  &p->begin,
                                  &p->end,   &p->weight, &out->loss,   &out->lse_s, &out->lse_t, &out->kl_s,  &out->kl_t,
                                  &out->s.a, &out->s.b,  &out->s.bias, &out->t.a,   &out->t.b,   &out->t.bias};
-    for (size_t k = 0; k < sizeof each / sizeof *each; k++) copy_to_device(job, each[k]);
+    for (size_t k = 0; k < sizeof each / sizeof each[0]; k++) copy_to_device(job, each[k]);
     out->value = own_on_device(job, sizeof *out->value);
     value->value = out->value;
     value->loss = out->loss, value->lse_s = out->lse_s, value->lse_t = out->lse_t;
