@@ -113,7 +113,7 @@ clean:
 help:
 	@echo "make             build the library and the program into $(BUILD)/"
 	@echo "make demo        build, then show the main job on built-in data"
-	@echo "make test        build, then run every test, of C and of Python: 12 minutes"
+	@echo "make test        build, then run every test, of C and of Python"
 	@echo "make test-quick  the C tests alone, without CUDA: two minutes"
 	@echo "make test-long   what is slow and seldom red: an hour or two"
 	@echo "make python      build the Python package with torch into $(VENV)/"
