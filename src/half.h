@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * 16-bit floats by bits: bf16 is the upper half of an f32, f16 has 5 exponent and 10 mantissa bits. Conversions to
- * 16 bits round to nearest, ties to even; NaN stays NaN. */
+ * 16 bits round to nearest, ties to even; NaN stays NaN. All are as right where subnormal f32 count as 0 (float_mode.h):
+ * subnormal f16 come and go exactly, subnormal bf16 are subnormal f32 and come as they are, to count as 0 when used. */
 #ifndef SKL_HALF_H
 #define SKL_HALF_H
 
@@ -39,8 +40,10 @@ static inline float skl_from_f16(uint16_t h)
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, body = (uint32_t)(h & 0x7fffu) << 13;
     if (body >= 0x0f800000u) /* inf, NaN: exponent 31 becomes 255 */
         return skl_float(sign | body | 0x70000000u);
-    /* 2^112 moves the exponent bias from 15 to 127 and normalises subnormals on the way */
-    return skl_float(sign | skl_bits(skl_float(body) * 0x1p112f));
+    if (body <
+        0x00800000u) /* subnormal, k 2^-24: 0.5 + k 2^-24 is k at 0.5's last place, and no f32 here is subnormal */
+        return skl_float(sign | skl_bits(skl_float(0x3f000000u | body >> 13) - 0.5f));
+    return skl_float(sign | (body + 0x38000000u)); /* the exponent's bias from 15 to 127 */
 }
 
 static inline uint16_t skl_to_f16(float x)
