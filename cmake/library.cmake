@@ -8,6 +8,7 @@ set(sources
   src/reference.c
   src/state.c
   src/tensor.c
+  src/cpu/cpus.c
   src/cpu/finish.c
   src/cpu/grad.c
   src/cpu/isa.c
@@ -40,24 +41,15 @@ endforeach()
 add_library(streamkl_objects OBJECT ${sources} ${kernels} ${cuda_sources})
 target_include_directories(streamkl_objects PRIVATE include)
 
-# Threads: team.c is the only file that knows of OpenMP, so no other object gets its flags.
+# Threads: POSIX ones, in a pool of our own. No other file knows of them.
 set(libraries m ${cuda_libraries})
-if(STREAMKL_OPENMP)
-  find_package(OpenMP COMPONENTS C)
-endif()
-if(OpenMP_C_FOUND)
-  separate_arguments(openmp_flags UNIX_COMMAND "${OpenMP_C_FLAGS}")
-  set_property(SOURCE src/cpu/team.c APPEND PROPERTY COMPILE_OPTIONS ${openmp_flags})
-  # By path while building, by name for those who link an installed static library.
-  foreach(name ${OpenMP_C_LIB_NAMES})
-    list(APPEND libraries $<BUILD_INTERFACE:${OpenMP_${name}_LIBRARY}> $<INSTALL_INTERFACE:${name}>)
-  endforeach()
+if(STREAMKL_THREADS)
+  set(THREADS_PREFER_PTHREAD_FLAG OFF)
+  find_package(Threads REQUIRED)
+  list(APPEND libraries ${CMAKE_THREAD_LIBS_INIT})
+  set_property(SOURCE src/cpu/cpus.c src/cpu/team.c APPEND PROPERTY COMPILE_DEFINITIONS SKL_THREADS)
 else()
-  message(STATUS "OpenMP not used: streamkl will run on one thread")
-endif()
-if(STREAMKL_SANITIZE MATCHES thread)
-  # The thread sanitizer does not see libgomp's own synchronisation and reports races that are none.
-  set_property(SOURCE src/cpu/team.c APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=thread)
+  message(STATUS "STREAMKL_THREADS is OFF: streamkl will run on one thread")
 endif()
 
 foreach(target streamkl streamkl_static)

@@ -99,7 +99,7 @@ static enum skl_status check_numbers(const struct skl_problem *p)
     if (p->columns < 0)
         return bad("columns", p->columns, "it must be 0 (all) or a number of columns");
     if (p->threads < 0 || p->threads > SKL_THREADS_MAX)
-        return bad("threads", p->threads, "it must be from 0 (OpenMP's choice) to 4096");
+        return bad("threads", p->threads, "it must be from 0 (one for each processor) to 4096");
     if (!(p->skip_below >= 0 && p->skip_below < 1))
         return bad_real("skip_below", p->skip_below, "it must be at least 0 (nothing but zeros) and below 1");
     if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The tests once more, in ways that find other mistakes: sanitizers, valgrind, another compiler, no OpenMP, and another
+# The tests once more, in ways that find other mistakes: sanitizers, valgrind, another compiler, no threads, and another
 # processor under emulation. `make test` calls this after the tests of the ordinary build.
 #
 # usage: tests/run_all.sh [VARIANT...]      all variants, or these: cuda sanitize thread valgrind clang serial aarch64
@@ -88,7 +88,6 @@ thread() {
 
 valgrind_some() {
     have valgrind valgrind || { why="valgrind is not here and cannot be installed"; return 77; }
-    # Definite losses only: OpenMP keeps its threads until the process ends.
     printf '%s\n' test_engine test_memory test_isa test_errors test_device test_blas |
         STREAMKL_TEST_CASES=6 xargs -P "$JOBS" -I '{}' valgrind -q --error-exitcode=9 --leak-check=full \
             --errors-for-leak-kinds=definite --show-leak-kinds=definite "$BUILD/tests/{}"
@@ -100,7 +99,7 @@ with_clang() {
 }
 
 serial() {
-    configure serial -DSTREAMKL_OPENMP=OFF -DSTREAMKL_WERROR=ON && programs serial -R 'threads|memory|options'
+    configure serial -DSTREAMKL_THREADS=OFF -DSTREAMKL_WERROR=ON && programs serial -R 'threads|memory|options'
 }
 
 aarch64() {

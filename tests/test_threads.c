@@ -52,8 +52,7 @@ static void check_same(struct test_fixture *f, const struct snapshot *s, const c
 
 static void free_snapshot(struct snapshot *s)
 {
-    for (int k = 0; k < OUTPUTS; k++)
-        free(s->bytes[k]);
+    for (int k = 0; k < OUTPUTS; k++) free(s->bytes[k]);
     free(s->state);
 }
 
@@ -61,8 +60,7 @@ static void free_snapshot(struct snapshot *s)
 static void run(struct test_fixture *f, enum test_way way, struct skl_state *state)
 {
     struct skl_outputs out = test_outputs(f, 1, GRAD_ALL), grads = out;
-    for (int k = 0; k < OUTPUTS; k++)
-        (k < A_S ? test_slot(&grads, k) : test_slot(&out, k))->data = NULL;
+    for (int k = 0; k < OUTPUTS; k++) (k < A_S ? test_slot(&grads, k) : test_slot(&out, k))->data = NULL;
     grads.value = NULL;
     struct skl_outputs saved = out, both = out;
     saved.value = NULL;
@@ -145,10 +143,8 @@ static void at_the_same_time(void)
         run(&callers[k].f, WAY_TOGETHER, NULL);
         take_snapshot(&callers[k].f, &callers[k].alone);
     }
-    for (int k = 0; k < CALLERS; k++)
-        pthread_create(&threads[k], NULL, call_again, &callers[k]);
-    for (int k = 0; k < CALLERS; k++)
-        pthread_join(threads[k], NULL);
+    for (int k = 0; k < CALLERS; k++) pthread_create(&threads[k], NULL, call_again, &callers[k]);
+    for (int k = 0; k < CALLERS; k++) pthread_join(threads[k], NULL);
     for (int k = 0; k < CALLERS; k++) {
         free_snapshot(&callers[k].alone);
         test_destroy(&callers[k].f);
@@ -206,7 +202,8 @@ static void progress(void)
         }
 }
 
-/* After the parent used several threads, a forked child (which has one) computes the same with threads = 1. */
+/* After the parent used several threads, a forked child, which has none of them, computes the same with threads of its
+ * own. test_team forks in the middle of calls. */
 static void forked(void)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -220,7 +217,6 @@ static void forked(void)
     f.p.threads = 2;
     run(&f, WAY_TOGETHER, NULL);
     take_snapshot(&f, &s);
-    f.p.threads = 1;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {

@@ -199,7 +199,7 @@ static void print_verbose_header(int device)
         printf("# extra: the workspace that a call asks for; error: worst of the sampled rows\n");
         return;
     }
-    printf("# streamkl %s, %s, OpenMP %s\n", skl_version(), machine_compiler(), machine_openmp());
+    printf("# streamkl %s, %s\n", skl_version(), machine_compiler());
     printf("# %s, %d threads, best instruction set %s\n", machine_cpu(), skl_max_threads(),
            skl_isa_name(skl_isa_best()));
     printf("# L1 %ld KiB, L2 %ld KiB, L3 %ld KiB\n", machine_cache(1) / 1024, machine_cache(2) / 1024,
@@ -282,7 +282,7 @@ int command_bench(int argc, char **argv)
         {"spread", OPTION_REAL, &w->spread, 0, 1e4, NULL, "standard deviation of the logits: how peaked", W},
         {"skip-below", OPTION_REAL, &w->skip_below, 0, 1, NULL, "leave out gradients of logits below this", W},
         {"device", OPTION_NAME, &w->device, 0, 0, device_names, "where to run; the reference runs on the CPU", 0},
-        {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as OpenMP would use", 0},
+        {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as there are processors", 0},
         {"isa", OPTION_NAME, &w->isa, 0, 0, isa_names, "instruction set", 0},
         {"repeats", OPTION_INT, &s.repeats, 1, MAX_REPEATS, NULL, "time at least so often", 0},
         {"min-time", OPTION_REAL, &s.min_time, 0, 3600, NULL, "and for at least so many seconds", 0},

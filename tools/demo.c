@@ -124,7 +124,7 @@ int command_demo(int argc, char **argv)
 {
     int64_t threads = 0;
     struct option_spec options[] = {
-        {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as OpenMP would use", 0},
+        {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as there are processors", 0},
         {0},
     };
     struct command command = {"demo", about, options};

@@ -75,7 +75,6 @@ int command_info(int argc, char **argv)
     int threads = skl_max_threads();
     printf("streamkl           %s\n", skl_version());
     printf("compiler           %s\n", machine_compiler());
-    printf("OpenMP             %s\n", machine_openmp());
 #if defined(__x86_64__)
     printf("compiled for       x86-64: baseline, avx2, avx512\n");
 #elif defined(__aarch64__)

@@ -29,15 +29,6 @@ const char *machine_compiler(void)
 #endif
 }
 
-const char *machine_openmp(void)
-{
-#ifdef TOOL_OPENMP
-    return TOOL_OPENMP;
-#else
-    return "none";
-#endif
-}
-
 long machine_cache(int level)
 {
 #ifdef _SC_LEVEL1_DCACHE_SIZE

@@ -13,9 +13,6 @@ const char *machine_cpu(void);
 /* "gcc 12.2.0" or "clang 14.0.6" */
 const char *machine_compiler(void);
 
-/* "4.5" for OpenMP 4.5; "none" when the library runs on one thread only. */
-const char *machine_openmp(void);
-
 /* Bytes of the data cache of a level, 1 to 3; 0: not known. */
 long machine_cache(int level);
 

@@ -168,7 +168,7 @@ struct skl_problem {
      * as has a row that sees no column. In skl_backward this is the upstream gradient of the rows. */
     struct skl_tensor weight;
 
-    int32_t threads; /* 0: as many as OpenMP would use. Results are the same bits for any number */
+    int32_t threads; /* 0: skl_max_threads(). Results are the same bits for any number */
     int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
     /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their gradients
      * if that is more, or what the call needs at least. */
@@ -308,7 +308,7 @@ SKL_API const char *skl_version(void);              /* "0.1.0" */
 SKL_API int skl_isa_available(enum skl_isa isa);    /* 1 if compiled in and this CPU (and STREAMKL_ISA) has it */
 SKL_API enum skl_isa skl_isa_best(void);            /* what SKL_ISA_BEST means here */
 SKL_API const char *skl_isa_name(enum skl_isa isa); /* "avx2"; "unknown" for other numbers */
-SKL_API int skl_max_threads(void);                  /* what threads = 0 means here */
+SKL_API int skl_max_threads(void);                  /* what threads = 0 means: CPUs, at most OMP_NUM_THREADS */
 SKL_API int skl_cuda_built(void);                   /* 1 if this library was built with CUDA */
 SKL_API int skl_cuda_devices(void);                 /* CUDA devices here; if 0, skl_last_error() says why */
 

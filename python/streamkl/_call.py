@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
 
@@ -20,16 +19,6 @@ INTERRUPTIBLE = 2e9
 _ELEMENTS = ctypes.create_string_buffer(64)
 _NOWHERE = ctypes.addressof(_ELEMENTS)  # where views of no elements point: NULL would mean "not given"
 _PAD = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
-_forked = False
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def view(data: int, dtype: int, shape: Sequence[int], stride: Sequence[int], cuda: int = -1) -> bytes:
@@ -63,8 +52,6 @@ def _problem(
     """views: a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end."""
     a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end = [one or _c.NOTHING for one in views]
     use = _c.ATTENTION if o.attention else _c.LINEAR
-    # Threads of the parent do not exist in a forked child, but its OpenMP believes they do: it would wait for ever.
-    threads = 1 if _forked else threads
     return b"".join(
         (
             _c.HEAD.pack(_c.PROBLEM_SIZE, use, o.divergence, o.reduction, o.causal),

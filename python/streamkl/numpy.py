@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two losses for NumPy arrays: value, and value and gradients. No torch.
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. threads 0 is as many as OpenMP
-would use; the result is the same bits for any number.
+Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. threads 0 is one for each
+processor; the result is the same bits for any number.
 """
 
 from __future__ import annotations

@@ -251,7 +251,6 @@ static void work_together(void *data, int rank)
     struct skl_run *run = data;
     struct skl_worker w = {.run = run, .rank = rank};
     skl_lay_scratch(run->work, &run->plan, run->scratch + (size_t)rank * run->plan.thread_bytes, &w.scratch);
-    skl_team_barrier(&run->team);
     do_phase(&w, CLEAR_PARTS, task_clear);
     for (;;) {
         w.phases_in_wave = 0;
@@ -267,18 +266,6 @@ static void work_together(void *data, int rank)
         if (rank == 0)
             add_values(run);
     }
-    skl_team_barrier(&run->team);
-}
-
-/* OpenMP orders memory at the begin and end of a team, but the thread sanitizer cannot see into it: the same order once
- * more by an atomic. A static one, because the caller's stack is used for other things as soon as the team has ended. */
-static atomic_int handover;
-
-static void member(void *data, int rank)
-{
-    atomic_fetch_add_explicit(&handover, 1, memory_order_acq_rel);
-    work_together(data, rank);
-    atomic_fetch_add_explicit(&handover, 1, memory_order_acq_rel);
 }
 
 /* Large pages where the system hands them out on request: kept logits are gone through once in each direction, and their
@@ -331,9 +318,7 @@ enum skl_status skl_run(struct skl_run *run)
     char *memory = lay_out(run);
     if (!memory)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
-    atomic_fetch_add_explicit(&handover, 1, memory_order_acq_rel);
-    skl_team_run(&run->team, run->plan.threads, member, run);
-    atomic_fetch_add_explicit(&handover, 1, memory_order_acq_rel);
+    skl_team_run(&run->team, run->plan.threads, work_together, run);
     free(memory);
     if (atomic_load(&run->cancelled))
         return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");

@@ -1,30 +1,259 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pool of threads that wait for work. A caller takes those that nobody uses and starts what is missing; what cannot be
+ * started (a limit on processes or on memory) it does without. No caller waits for another's: with n calls at the same
+ * time there are n times as many threads.
+ *
+ * A worker is a place in a static table, so that nothing is allocated and no worker ever goes away while somebody looks at
+ * it. Its state is changed by its caller (IDLE to BUSY) and by itself (back to IDLE); whoever waits for the other looks
+ * for a while, then sleeps.
+ */
+#define _DEFAULT_SOURCE /* sigset_t */
 #include "team.h"
 
-#include "streamkl/streamkl.h"
+#ifdef SKL_THREADS
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
 
-#ifdef _OPENMP
-#include <omp.h>
+enum state { IDLE, BUSY, ENDING };
+
+struct worker {
+    _Alignas(128) atomic_int state; /* no line shared with a neighbour, nor the line that is fetched with it */
+    atomic_int sleepers;            /* at 'changed': the worker itself, or its caller */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    int running;         /* has a thread */
+    struct worker *next; /* in the pool's list, or in its caller's */
+    void (*work)(void *data, int rank);
+    void *data;
+    int rank;
+};
+
+static struct worker table[SKL_THREADS_MAX - 1];
+
+static struct {
+    pthread_mutex_t lock;
+    struct worker *idle, *empty; /* that nobody uses: with a thread, and without since it could not be started */
+    int used;                    /* places of the table that have been in use */
+    int survives_fork;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ----------------------------------------------------------------------------------------------- waiting --- */
+
+/* A thread that sleeps takes some 10 to 50 us to wake, so a call that comes soon after another finds its threads awake. To
+ * go on looking would not help where another thread keeps the core without need, as OpenMP's idle ones do for
+ * milliseconds: one that wakes gets its turn before it, one that yields does not. */
+enum { LOOK_NS = 200 * 1000, LOOKS_A_CLOCK = 16 };
+
+static long long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1000000000ll * t.tv_sec + t.tv_nsec;
+}
+
+static int looked_in_vain(struct worker *w, enum state old)
+{
+    int looks = 0;
+    for (long long end = now_ns() + LOOK_NS; looks % LOOKS_A_CLOCK || now_ns() < end; skl_look_again(&looks))
+        if (atomic_load_explicit(&w->state, memory_order_acquire) != (int)old)
+            return 0;
+    return 1;
+}
+
+/* Until the state is not 'old' any more. */
+static void wait_while(struct worker *w, enum state old)
+{
+    if (!looked_in_vain(w, old))
+        return;
+    pthread_mutex_lock(&w->lock);
+    atomic_fetch_add(&w->sleepers, 1);
+    while (atomic_load(&w->state) == (int)old) pthread_cond_wait(&w->changed, &w->lock);
+    atomic_fetch_sub(&w->sleepers, 1);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Either the sleeper sees the new state, or it is counted before: these accesses have one order for all threads. */
+static void set_state(struct worker *w, enum state state)
+{
+    atomic_store(&w->state, state);
+    if (!atomic_load(&w->sleepers))
+        return;
+    pthread_mutex_lock(&w->lock);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---------------------------------------------------------------------------------------------- starting --- */
+
+static void *serve(void *data)
+{
+    struct worker *me = data;
+    for (;;) {
+        wait_while(me, IDLE);
+        if (atomic_load(&me->state) == ENDING)
+            return NULL;
+        me->work(me->data, me->rank);
+        set_state(me, IDLE);
+    }
+}
+
+/* The program's signal handlers run on its own threads. A fault is told to the thread that made it in any case. */
+static void block_signals(sigset_t *before)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t most;
+    sigfillset(&most);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&most, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &most, before);
+}
+
+/* The kernels need less than 16 KiB. The usual stack follows `ulimit -s`, and can be more than memory limits allow for
+ * many threads; but the program's thread-local variables come out of it, too, and where those are large EINVAL says so. */
+static int create_thread(struct worker *w)
+{
+    enum { STACK = 1 << 20 };
+    pthread_attr_t small;
+    int failed = pthread_attr_init(&small);
+    if (!failed) {
+        failed = pthread_attr_setstacksize(&small, STACK);
+        failed = failed ? failed : pthread_create(&w->thread, &small, serve, w);
+        pthread_attr_destroy(&small);
+    }
+    return failed == EINVAL ? pthread_create(&w->thread, NULL, serve, w) : failed;
+}
+
+static void start(struct worker *w)
+{
+    sigset_t before;
+    atomic_store(&w->state, IDLE);
+    atomic_store(&w->sleepers, 0);
+    if (pthread_mutex_init(&w->lock, NULL))
+        return;
+    if (!pthread_cond_init(&w->changed, NULL)) {
+        block_signals(&before);
+        w->running = !create_thread(w);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (w->running)
+            return;
+        pthread_cond_destroy(&w->changed);
+    }
+    pthread_mutex_destroy(&w->lock);
+}
+
+/* -------------------------------------------------------------------------------------------------- pool --- */
+
+/* The child of a fork has none of its parent's threads, and whoever held the lock is not there to give it back. */
+static void begin_anew(void)
+{
+    pthread_mutex_init(&pool.lock, NULL);
+    pool.idle = pool.empty = NULL;
+    pool.used = 0;
+}
+
+/* Up to n workers that nobody uses, in a list. */
+static struct worker *take_workers(int n)
+{
+    struct worker *list = NULL, **end = &list;
+    pthread_mutex_lock(&pool.lock);
+    if (!pool.survives_fork)
+        pool.survives_fork = !pthread_atfork(NULL, NULL, begin_anew);
+    for (; n > 0 && pool.survives_fork; n--, end = &(*end)->next) {
+        struct worker **from = pool.idle ? &pool.idle : &pool.empty;
+        if (*from) {
+            *end = *from;
+            *from = (*from)->next;
+        } else if (pool.used < (int)(sizeof table / sizeof *table)) {
+            *end = &table[pool.used++];
+            (*end)->running = 0;
+        } else {
+            break;
+        }
+        (*end)->next = NULL;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return list;
+}
+
+/* In the order in which they were taken, so that the next call finds each thread at the rank whose memory it has touched. */
+static void give_back(struct worker *list)
+{
+    struct worker *idle = NULL, **end = &idle;
+    pthread_mutex_lock(&pool.lock);
+    while (list) {
+        struct worker *w = list;
+        list = w->next;
+        if (w->running) {
+            *end = w;
+            end = &w->next;
+        } else {
+            w->next = pool.empty;
+            pool.empty = w;
+        }
+    }
+    *end = pool.idle;
+    pool.idle = idle;
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* When the library is unloaded, or the process ends: then perhaps in the middle of other calls, which keep their threads,
+ * or in a signal handler, which must not wait for what it has interrupted. */
+__attribute__((destructor)) static void end_workers(void)
+{
+    if (pthread_mutex_trylock(&pool.lock))
+        return;
+    struct worker *list = pool.idle;
+    pool.idle = NULL;
+    pthread_mutex_unlock(&pool.lock);
+    for (struct worker *w = list; w; w = w->next) set_state(w, ENDING);
+    for (struct worker *w = list; w; w = w->next) pthread_join(w->thread, NULL);
+}
+
+/* -------------------------------------------------------------------------------------------------- team --- */
+
+/* Starts those that have no thread until that fails once; who then has none is left out. */
+static int gather(struct worker *list, void (*work)(void *data, int rank), void *data)
+{
+    int size = 1, refused = 0;
+    for (struct worker *w = list; w; w = w->next) {
+        if (!w->running && !refused)
+            start(w);
+        refused = !w->running;
+        w->work = work, w->data = data;
+        w->rank = w->running ? size++ : 0;
+    }
+    return size;
+}
+
+static void run_together(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data)
+{
+    struct worker *list = take_workers(threads - 1);
+    team->size = gather(list, work, data);
+    for (struct worker *w = list; w; w = w->next)
+        if (w->running)
+            set_state(w, BUSY);
+    work(data, 0);
+    for (struct worker *w = list; w; w = w->next)
+        if (w->running)
+            wait_while(w, BUSY);
+    give_back(list);
+}
 
 void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data)
 {
+    int cancelling;
     team->size = 1;
     if (threads == 1) {
         work(data, 0);
         return;
     }
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp master
-        team->size = omp_get_num_threads();
-#pragma omp barrier
-        work(data, omp_get_thread_num());
-    }
-}
-
-int skl_max_threads(void)
-{
-    return omp_get_max_threads() < SKL_THREADS_MAX ? omp_get_max_threads() : SKL_THREADS_MAX;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* sleeping is where a thread could be cancelled */
+    run_together(team, threads, work, data);
+    pthread_setcancelstate(cancelling, &cancelling);
 }
 
 #else
@@ -34,11 +263,6 @@ void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, i
     (void)threads;
     team->size = 1;
     work(data, 0);
-}
-
-int skl_max_threads(void)
-{
-    return 1;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Threads that run one function together. All of OpenMP is behind this header. */
+ * Threads that run one function together. All of threading is behind this header. */
 #ifndef SKL_CPU_TEAM_H
 #define SKL_CPU_TEAM_H
 
@@ -14,27 +14,38 @@ struct skl_team {
     atomic_int generation; /* of barriers passed */
 };
 
-/* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. One thread
- * means a plain call: no OpenMP region is entered, so it is safe in a forked child. */
+/* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. Threads that
+ * cannot be had are done without: it never fails. What the caller has written every thread sees, and the other way
+ * round. */
 void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data);
 
-/* Nobody leaves before everybody has come. Only inside work(). The wait is short when each thread has a core, so it
- * begins by looking again and again; when a thread does not get its core, going on with that would only keep it away
- * longer. (OpenMP's own barrier insists for milliseconds, and thread sanitizers cannot see into it.) */
+/* What to do between two looks at something that another thread will change; 'looks' counts them. The change comes soon
+ * when each thread has a core, and then looking at once again is best; when threads share one, or another program has it,
+ * that would only keep away the thread that is waited for. */
+static inline void skl_look_again(int *looks)
+{
+    enum { AT_ONCE = 100 }; /* 2.5 us on Zen 3 */
+    if ((*looks)++ >= AT_ONCE) {
+        sched_yield();
+        return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause(); /* leaves the core to its other hardware thread */
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* the same; 'yield' does nothing on most processors */
+#endif
+}
+
+/* Nobody leaves before everybody has come. Only inside work(). */
 static inline void skl_team_barrier(struct skl_team *team)
 {
-    enum { LOOKS = 4000 }; /* some 50 us */
-    int generation = atomic_load_explicit(&team->generation, memory_order_acquire);
+    int looks = 0, generation = atomic_load_explicit(&team->generation, memory_order_acquire);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->size) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&team->generation, 1, memory_order_release);
         return;
     }
-    for (int looks = 0; atomic_load_explicit(&team->generation, memory_order_acquire) == generation;)
-        if (looks < LOOKS)
-            looks++;
-        else
-            sched_yield();
+    while (atomic_load_explicit(&team->generation, memory_order_acquire) == generation) skl_look_again(&looks);
 }
 
 #endif

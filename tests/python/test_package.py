@@ -69,7 +69,7 @@ def test_sdist(sdist):
 
 
 def test_wheel(wheel, tmp_path):
-    """One wheel for every Python: a plain library in it, no libpython, no torch, no newer OpenMP than torch has."""
+    """One wheel for every Python: a plain library in it, no libpython, no torch, no OpenMP."""
     assert "-py3-none-" in wheel.name
     with zipfile.ZipFile(wheel) as z:
         names = z.namelist()
@@ -80,8 +80,7 @@ def test_wheel(wheel, tmp_path):
         ["objdump", "-p", "-h", tmp_path / "streamkl/lib/libstreamkl.so"], capture_output=True, text=True, check=True
     ).stdout
     needed = re.findall(r"NEEDED\s+(\S+)", symbols)
-    assert not [n for n in needed if "python" in n or "torch" in n]
-    assert not re.search(r"(GOMP_5\.0\.|OMP_5\.0\.|OMP_5\.[1-9]|GOMP_5\.[1-9])", symbols)
+    assert not [n for n in needed if "python" in n or "torch" in n or "omp" in n]
     assert ".nv_fatbin" not in symbols  # CUDA was not asked for
 
 
