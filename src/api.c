@@ -12,21 +12,32 @@ const char *skl_version(void)
     return TEXT(SKL_VERSION_MAJOR) "." TEXT(SKL_VERSION_MINOR) "." TEXT(SKL_VERSION_PATCH);
 }
 
+/* What follows the check; on a device in the caller's mode, which threads that CUDA starts inherit. */
+static enum skl_status run_work(enum skl_call call, struct skl_work *work, int second_sweep_only,
+                                struct skl_state *partial, struct skl_float_mode *caller_mode)
+{
+    if (work->device == SKL_CUDA) {
+        skl_leave_float_mode(*caller_mode);
+        return skl_cuda_run(call, work, partial, second_sweep_only);
+    }
+    struct skl_run run = {
+        .work = work, .caller_mode = caller_mode, .partial = partial, .second_sweep_only = second_sweep_only};
+    if (skl_nothing_to_do(work))
+        return skl_run_nothing(call, &run);
+    enum skl_status status = skl_make_plan(call, work, &run.plan);
+    return status ? status : skl_run(&run);
+}
+
 static enum skl_status run_call(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
                                 const struct skl_outputs *out, struct skl_state *partial)
 {
+    struct skl_float_mode mode = skl_enter_float_mode();
     struct skl_work work;
     enum skl_status status = skl_check(call, p, saved, out, partial, &work);
-    if (status)
-        return status;
-    int second_sweep_only = call == SKL_CALL_PARTIAL && saved;
-    if (work.device == SKL_CUDA)
-        return skl_cuda_run(call, &work, partial, second_sweep_only);
-    struct skl_run run = {.work = &work, .partial = partial, .second_sweep_only = second_sweep_only};
-    if (skl_nothing_to_do(&work))
-        return skl_run_nothing(call, &run);
-    status = skl_make_plan(call, &work, &run.plan);
-    return status ? status : skl_run(&run);
+    if (!status)
+        status = run_work(call, &work, call == SKL_CALL_PARTIAL && saved, partial, &mode);
+    skl_leave_float_mode(mode);
+    return status;
 }
 
 enum skl_status skl_value(const struct skl_problem *p, const struct skl_outputs *out)
@@ -56,8 +67,8 @@ enum skl_status skl_partial(const struct skl_problem *p, const struct skl_output
     return run_call(SKL_CALL_PARTIAL, p, saved, NULL, state);
 }
 
-enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
-                                   size_t *bytes)
+static enum skl_status workspace_size(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
+                                      struct skl_float_mode caller_mode, size_t *bytes)
 {
     struct skl_work work;
     struct skl_plan plan;
@@ -68,8 +79,10 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
     enum skl_status status = skl_check(call, p, NULL, out, NULL, &work);
     if (status)
         return status;
-    if (work.device == SKL_CUDA)
+    if (work.device == SKL_CUDA) {
+        skl_leave_float_mode(caller_mode);
         return skl_cuda_workspace(call, &work, bytes);
+    }
     if (skl_nothing_to_do(&work)) {
         *bytes = 0;
         return SKL_OK;
@@ -80,7 +93,17 @@ enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem 
     return status;
 }
 
-enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out)
+enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
+                                   size_t *bytes)
+{
+    struct skl_float_mode mode = skl_enter_float_mode();
+    enum skl_status status = workspace_size(call, p, out, mode, bytes);
+    skl_leave_float_mode(mode);
+    return status;
+}
+
+static enum skl_status finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out,
+                              struct skl_float_mode caller_mode)
 {
     struct skl_work w;
     enum skl_status status = skl_check(SKL_CALL_VALUE, p, NULL, out, state, &w);
@@ -88,8 +111,10 @@ enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *
         return status;
     if (!state && w.rows)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use state = NULL: it must point to %lld states", (long long)w.rows);
-    if (w.device == SKL_CUDA)
+    if (w.device == SKL_CUDA) {
+        skl_leave_float_mode(caller_mode);
         return skl_cuda_finish(&w, state);
+    }
     double value = 0;
     int any = 0;
     for (int64_t row = 0, at[3]; row < w.rows; row++) {
@@ -106,4 +131,12 @@ enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *
     if (w.value)
         *w.value = !w.mean ? value : any ? value / w.weight_sum : 0;
     return SKL_OK;
+}
+
+enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state, const struct skl_outputs *out)
+{
+    struct skl_float_mode mode = skl_enter_float_mode();
+    enum skl_status status = finish(p, state, out, mode);
+    skl_leave_float_mode(mode);
+    return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A row's state: merging the states of two sets of columns, and reading the divergence off a complete one. */
 #include "error.h"
+#include "float_mode.h"
 #include "work.h"
 
 #include <math.h>
@@ -103,10 +104,12 @@ enum skl_status skl_merge(int64_t rows, struct skl_state *into, const struct skl
     if (distance < bytes)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use into = %p: it shares memory with from", (void *)into);
     static const struct skl_work any_order; /* the rule is the same for both sides */
+    struct skl_float_mode mode = skl_enter_float_mode();
     for (int64_t i = 0; i < rows; i++) {
         struct skl_row_state x = skl_private_state(&any_order, &into[i]), y = skl_private_state(&any_order, &from[i]);
         skl_merge_row(&x, &y);
         into[i] = skl_public_state(&any_order, &x);
     }
+    skl_leave_float_mode(mode);
     return SKL_OK;
 }

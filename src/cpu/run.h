@@ -3,12 +3,14 @@
 #ifndef SKL_CPU_RUN_H
 #define SKL_CPU_RUN_H
 
+#include "../float_mode.h"
 #include "plan.h"
 #include "team.h"
 
 /* One call under way, shared by the threads. */
 struct skl_run {
     const struct skl_work *work;
+    struct skl_float_mode *caller_mode; /* the callback gets it, and may change it */
     struct skl_plan plan;
     struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
     int second_sweep_only;     /* skl_partial of JSD with the LSEs given */
