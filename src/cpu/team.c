@@ -11,6 +11,8 @@
 #define _DEFAULT_SOURCE /* sigset_t */
 #include "team.h"
 
+#include "../float_mode.h"
+
 #ifdef SKL_THREADS
 #include <errno.h>
 #include <pthread.h>
@@ -93,6 +95,7 @@ static void set_state(struct worker *w, enum state state)
 static void *serve(void *data)
 {
     struct worker *me = data;
+    skl_enter_float_mode();
     for (;;) {
         wait_while(me, IDLE);
         if (atomic_load(&me->state) == ENDING)
