@@ -18,13 +18,16 @@ enum { ROWS = 200, COLUMNS = 700, DIM = 32, THREADS = 4 };
 
 typedef enum skl_status value_function(const struct skl_problem *p, const struct skl_outputs *out);
 
+/* Threads of this process; 0 where that cannot be told. */
 static int tasks(void)
 {
-    DIR *all = opendir("/proc/self/task");
     int n = 0;
+#if !defined(__SANITIZE_THREAD__) /* which has a thread of its own */
+    DIR *all = opendir("/proc/self/task");
     for (struct dirent *one; all && (one = readdir(all));) n += one->d_name[0] != '.';
     if (all)
         closedir(all);
+#endif
     return n;
 }
 
