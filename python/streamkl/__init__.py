@@ -3,6 +3,8 @@
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
     AttentionKLLoss, LinearKLLoss       the same as torch modules
+    attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
+                                        rows whose columns are in several pieces or places
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
@@ -19,15 +21,33 @@ from ._c import version as _version
 if TYPE_CHECKING:
     from .functional import attention_kl, linear_kl
     from .modules import AttentionKLLoss, LinearKLLoss
+    from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
 __version__ = _version()
-__all__ = ["AttentionKLLoss", "LinearKLLoss", "attention_kl", "linear_kl"]
+__all__ = [
+    "AttentionKLLoss",
+    "LinearKLLoss",
+    "attention_backward",
+    "attention_kl",
+    "attention_partial",
+    "finish",
+    "linear_backward",
+    "linear_kl",
+    "linear_partial",
+    "merge",
+]
 
 _HOMES = {
     "attention_kl": ".functional",
     "linear_kl": ".functional",
     "AttentionKLLoss": ".modules",
     "LinearKLLoss": ".modules",
+    "attention_backward": ".partial",
+    "attention_partial": ".partial",
+    "finish": ".partial",
+    "linear_backward": ".partial",
+    "linear_partial": ".partial",
+    "merge": ".partial",
 }
 
 
@@ -43,7 +63,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "modules", "nitrobrew", "numpy"):
+    if name in ("functional", "modules", "nitrobrew", "numpy", "partial"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 

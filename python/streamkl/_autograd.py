@@ -3,7 +3,8 @@
 
 mean, sum    the gradients are made in the forward call, in f32, and only scaled in backward (four products). They stay
              f32 until the upstream gradient is known: in f16, before a loss scale is applied, they would underflow.
-none         the LSEs of the rows are saved, and backward recomputes the logits for any upstream gradient.
+none         the LSEs of the rows are saved, in two parts that together are exact, and backward recomputes the logits for
+             any upstream gradient.
 
 Both backwards go through a second Function that refuses to be differentiated: without it a double backward gives
 wrong numbers or None, silently. 'forward' takes *args because torch binds its signature on every call.
@@ -16,11 +17,30 @@ from typing import List, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from . import _ops
-from ._ops import INPUTS, OPERANDS, OPTIONS
+from . import _c, _ops
+from ._ops import INPUTS, OPERANDS, row_bits
+from ._options import DIVERGENCE, Options
+
+_LSES = row_bits("m_s", "m_t", "l_s", "l_t")
+_SAVED = {"forward": _LSES | row_bits("loss"), "reverse": _LSES | row_bits("loss"), "jsd": _LSES | row_bits("kl_s", "kl_t")}
+_SAVED_OF = {_c.DIVERGENCES[name]: bits for name, bits in _SAVED.items()}
 
 
-class _Once(torch.autograd.Function):
+def saved_rows(options: Options) -> int:
+    """Bits of the row results that a backward of these options reads."""
+    return _SAVED_OF[options[DIVERGENCE]]
+
+
+class _Function(torch.autograd.Function):
+    """A Function that vmap cannot map. No jvp beside it: torch.compile refuses Functions that have one, so that
+    forward-mode differentiation is refused where the tensors come in (_inputs.py)."""
+
+    @staticmethod
+    def vmap(*args):
+        _ops.no_vmap()
+
+
+class _Once(_Function):
     """A backward that cannot be differentiated."""
 
     @staticmethod
@@ -49,12 +69,13 @@ class _Scale(_Once):
 
 
 class _Recompute(_Once):
-    """Operands, upstream gradient of the rows, begin, end, options, need, wide, what the forward saved."""
+    """Inputs with the upstream gradient of the rows as weight; options, rows, need, wide; what the forward saved."""
 
     @staticmethod
     def forward(*args):
-        args, end = _own(args), INPUTS + OPTIONS
-        return tuple(_ops.backward(*args[:end], list(args[end + 2 :]), *args[end : end + 2]))
+        args = _own(args)
+        options, rows, need, wide = args[INPUTS : INPUTS + 4]
+        return tuple(_ops.backward(*args[:INPUTS], *options, list(args[INPUTS + 4 :]), rows, need, wide))
 
 
 def _needed(things: Sequence, need: int) -> List:
@@ -66,50 +87,55 @@ def _results(grads: Sequence[Tensor], need: int, total: int) -> List:
     return [next(rest) if i < OPERANDS and need >> i & 1 else None for i in range(total)]
 
 
-class Reduced(torch.autograd.Function):
-    """Arguments of the operator value_and_grad, and 'wide'."""
+class Reduced(_Function):
+    """Inputs; options, rows, need, wide. Gives the value and the rows."""
 
     @staticmethod
     def forward(*args):
-        return tuple(_ops.value_and_grad(*args[:-1]))
+        options, rows, need, _ = args[INPUTS:]
+        return tuple(_ops.value_and_grad(*args[:INPUTS], *options, rows, need))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.need, rows, wide = inputs[-3:]
-        ctx.total = len(inputs)
+        _, rows, ctx.need, wide = inputs[INPUTS:]
         operands = _needed(inputs[:OPERANDS], ctx.need)
         wides = _needed([torch.float32 if wide >> i & 1 else None for i in range(OPERANDS)], ctx.need)
         ctx.dtypes = tuple(wide or t.dtype for t, wide in zip(operands, wides))
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output[3 if rows else 1 :], *operands)
+        ctx.save_for_backward(*output[len(output) - len(operands) :], *operands)
 
     @staticmethod
     def backward(ctx, g, *_):
         if g is None:
-            return (None,) * ctx.total
-        return tuple(_results(_Scale.apply(g, ctx.dtypes, *ctx.saved_tensors), ctx.need, ctx.total))
+            return (None,) * (INPUTS + 4)
+        return tuple(_results(_Scale.apply(g, ctx.dtypes, *ctx.saved_tensors), ctx.need, INPUTS + 4))
 
 
-class Rows(torch.autograd.Function):
-    """Inputs and options of the operator value, 'need' and 'wide'."""
+class Rows(_Function):
+    """Inputs; options, rows, need, wide. Gives the value, the loss of the rows and the other rows."""
 
     @staticmethod
     def forward(*args):
-        return tuple(_ops.value(*args[:-2], True))
+        options, rows = args[INPUTS : INPUTS + 2]
+        return tuple(_ops.value(*args[:INPUTS], *options, rows))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
+        ctx.options, rows, ctx.need, ctx.wide = inputs[INPUTS:]
         ctx.mark_non_differentiable(output[0], *output[2:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:INPUTS], *output[1:])
-        ctx.options, ctx.need, ctx.wide, ctx.total = inputs[INPUTS:-2], inputs[-2], inputs[-1], len(inputs)
+        made = iter(output[1:])
+        found = [(i, next(made)) for i in range(len(_c.ROWS)) if rows >> i & 1]
+        kept = saved_rows(ctx.options)
+        ctx.save_for_backward(*inputs[:INPUTS], *[t for i, t in found if kept >> i & 1])
 
     @staticmethod
     def backward(ctx, _value, g, *_):
         if g is None:
-            return (None,) * ctx.total
+            return (None,) * (INPUTS + 4)
         saved = ctx.saved_tensors
         inputs = (*saved[:OPERANDS], g, *saved[OPERANDS + 1 : INPUTS])
-        grads = _Recompute.apply(*inputs, *ctx.options, ctx.need, ctx.wide, *saved[INPUTS:])
-        return tuple(_results(grads, ctx.need, ctx.total))
+        rows = saved_rows(ctx.options)
+        grads = _Recompute.apply(*inputs, ctx.options, rows, ctx.need, ctx.wide, *saved[INPUTS:])
+        return tuple(_results(grads, ctx.need, INPUTS + 4))

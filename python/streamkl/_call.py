@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from operator import itemgetter
 from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
 
 from . import _c
 from ._errors import error_of
-from ._options import Options
+from ._options import FIELDS, THREADS, USE, Options
 
 View = Optional[bytes]  # a packed struct skl_tensor; None: not given or not wanted
 
@@ -46,45 +47,51 @@ def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
         yield 1
 
 
+# What a call adds to options and tensors, and the way from all of these to the fields in C's order.
+_CALL = ("struct_size", "threads", "progress", "progress_data", "stream", "workspace", "workspace_bytes", "reserved")
+_PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
+_in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
+
+
 def _problem(
-    views: Sequence[View], o: Options, threads: int, progress: Optional[int], gpu: bytes = _c.NO_GPU
+    views: Sequence[View],
+    options: Options,
+    threads: int,
+    progress: Optional[int],
+    stream: int = 0,
+    workspace: int = 0,
+    workspace_bytes: int = 0,
 ) -> bytes:
-    """views: a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end."""
-    a_s, b_s, bias_s, a_t, b_t, bias_t, weight, begin, end = [one or _c.NOTHING for one in views]
-    use = _c.ATTENTION if o.attention else _c.LINEAR
-    return b"".join(
-        (
-            _c.HEAD.pack(_c.PROBLEM_SIZE, use, o.divergence, o.reduction, o.causal),
-            *(a_s, b_s, bias_s, _c.SCALES.pack(o.scale_s, o.softcap_s)),
-            *(a_t, b_t, bias_t, _c.SCALES.pack(o.scale_t, o.softcap_t)),
-            _c.NUMBERS.pack(o.beta, o.temperature, o.window_left, o.window_right, o.columns),
-            *(begin, end, weight),
-            _c.TAIL.pack(threads, 0, 0, progress or 0, 0, 0.0),
-            gpu,
-        )
-    )
+    """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
+    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0)
+    return _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
 
 
-def _outputs(rows: Sequence[View], grads: Sequence[View], value: Optional[int] = None) -> bytes:
-    """rows: loss, lse_s, lse_t, kl_s, kl_t. grads: of a_s, b_s, bias_s, a_t, b_t, bias_t. Missing: not wanted."""
-    tensors = [*rows, *[None] * (5 - len(rows)), *grads, *[None] * (6 - len(grads))]
-    return b"".join((_c.OUT_HEAD.pack(_c.OUT_SIZE, value or 0), *[one or _c.NOTHING for one in tensors]))
+_FIRST = 5  # of _c.ROWS come before the gradients in struct skl_outputs, the others after them
+assert _c.OUTPUTS.names[2:] == [*_c.ROWS[:_FIRST], *_c.OPERANDS, *_c.ROWS[_FIRST:]]
 
 
-def _run(call, views: Sequence[View], work: float, options: Options, threads: int, *outputs: bytes) -> None:
+def _outputs(rows: Sequence[View], grads: Sequence[View], value: int = 0) -> bytes:
+    """struct skl_outputs. rows: of _c.ROWS. grads: of _c.OPERANDS. Empty: none of them."""
+    rows, grads = rows or [None] * len(_c.ROWS), grads or [None] * len(_c.OPERANDS)
+    tensors = [one or _c.NOTHING for one in (*rows[:_FIRST], *grads, *rows[_FIRST:])]
+    return _c.OUTPUTS.pack(_c.OUTPUTS.size, value, *tensors)
+
+
+def _run(call, views: Sequence[View], work: float, options: Options, threads: int, *arguments) -> None:
     caught: List[BaseException] = []
     if work > INTERRUPTIBLE and threading.current_thread() is threading.main_thread():
         watch = _watch(caught)
         next(watch)
         progress = _c.Progress(watch.send)
         address = ctypes.cast(progress, ctypes.c_void_p).value
-        status = call(_problem(views, options, threads, address), *outputs)
+        status = call(_problem(views, options, threads, address), *arguments)
     else:
-        status = call(_problem(views, options, threads, None), *outputs)
+        status = call(_problem(views, options, threads, None), *arguments)
     if caught:
         raise caught[0]
     if status != _c.OK:
-        raise error_of(status, options.attention)
+        raise error_of(status, options[USE], views)
 
 
 def value(views: Sequence[View], work: float, options: Options, threads: int, rows: Sequence[View]) -> float:
@@ -106,8 +113,34 @@ def value_and_grad(
 def backward(
     views: Sequence[View], work: float, options: Options, threads: int, saved: Sequence[View], grads: Sequence[View]
 ) -> None:
-    """Gradients from what value() wrote; the view of the weight is the upstream gradient of the rows."""
+    """Gradients from the rows that value() or finish() wrote; the view of the weight is their upstream gradient."""
     _run(_c.lib.skl_backward, views, work, options, threads, _outputs(saved, ()), _outputs((), grads))
+
+
+def partial(
+    views: Sequence[View], work: float, options: Options, threads: int, saved: Sequence[View], states: int
+) -> None:
+    """Writes the states of the rows to that address. saved: for the second sweep of JSD; empty otherwise."""
+    _run(_c.lib.skl_partial, views, work, options, threads, _outputs(saved, ()) if saved else None, states)
+
+
+def merge(rows: int, into: int, other: int) -> None:
+    """Both are addresses of so many states."""
+    status = _c.lib.skl_merge(rows, into, other)
+    if status != _c.OK:
+        raise error_of(status, _c.LINEAR)
+
+
+def finish(
+    options: Options, count: int, states: int, weight: View, rows: Sequence[View], value: int, cuda: int = -1, stream=0
+) -> None:
+    """The rows and the value, at its address, of 'count' complete states, which are at that address."""
+    # C asks for the problem but reads no operand of it: any shapes with as many rows will do.
+    a, b = (view(_NOWHERE, _c.F32, (n, 1), (1, 1), cuda) for n in (count, 1))
+    problem = _problem((a, b, None, a, b, None, weight, None, None), options, 1, None, stream)
+    status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
+    if status != _c.OK:
+        raise error_of(status, options[USE])
 
 
 class Device(NamedTuple):
@@ -122,23 +155,26 @@ def on_device(
     call: int,
     views: Sequence[View],
     options: Options,
-    rows: Sequence[View],
-    grads: Sequence[View],
+    rows: Sequence[View] = (),
+    grads: Sequence[View] = (),
     value: int = 0,
     saved: Sequence[View] = (),
+    states: int = 0,
 ) -> None:
-    """Any of the three calls above on views of a CUDA device; value: the address of a double there, or 0."""
-    given = [_outputs(rows, grads, value)]
+    """value(), value_and_grad(), backward() or partial() on views of a CUDA device; value: the address of a double
+    there, or 0."""
+    out = None if call == _c.PARTIAL else _outputs(rows, grads, value)
     size = ctypes.c_size_t()
-    problem = _problem(views, options, 0, None, _c.GPU.pack(device.stream, 0, 0, 0, 0))
-    status = _c.lib.skl_workspace_size(call, problem, given[0], ctypes.byref(size))
+    problem = _problem(views, options, 0, None, device.stream)
+    status = _c.lib.skl_workspace_size(call, problem, out, ctypes.byref(size))
     if status == _c.OK:
         if size.value:
-            gpu = _c.GPU.pack(device.stream, device.reserve(size.value), size.value, 0, 0)
-            problem = _problem(views, options, 0, None, gpu)
-        if call == _c.BACKWARD:
-            given.insert(0, _outputs(saved, ()))
-        run = (_c.lib.skl_value, _c.lib.skl_value_and_grad, _c.lib.skl_backward)[call]
-        status = run(problem, *given)
+            problem = _problem(views, options, 0, None, device.stream, device.reserve(size.value), size.value)
+        if call == _c.PARTIAL:
+            status = _c.lib.skl_partial(problem, _outputs(saved, ()) if saved else None, states)
+        elif call == _c.BACKWARD:
+            status = _c.lib.skl_backward(problem, _outputs(saved, ()), out)
+        else:
+            status = (_c.lib.skl_value_and_grad if call == _c.VALUE_AND_GRAD else _c.lib.skl_value)(problem, out)
     if status != _c.OK:
-        raise error_of(status, options.attention)
+        raise error_of(status, options[USE], views)

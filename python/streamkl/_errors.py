@@ -4,24 +4,49 @@
 from __future__ import annotations
 
 import re
+from typing import Optional, Sequence, Tuple
 
 from . import _c
 
 # Others are RuntimeError, as torch's own troubles with a device are.
 _KINDS = {_c.BAD_ARGUMENT: ValueError, _c.OUT_OF_MEMORY: MemoryError, _c.NO_LIBRARY: ImportError}
 
-_ATTENTION = {"s.a": "q_s", "s.b": "k_s", "t.a": "q_t", "t.b": "k_t"}
-_LINEAR = {"s.a": "x_s", "s.b": "w_s", "t.a": "x_t", "t.b": "w_t"}
+_OPERANDS = {
+    _c.ATTENTION: {"s.a": "q_s", "s.b": "k_s", "t.a": "q_t", "t.b": "k_t"},
+    _c.LINEAR: {"s.a": "x_s", "s.b": "w_s", "t.a": "x_t", "t.b": "w_t"},
+}
 _BOTH = {f"{side}.{name}": f"{name}_{side}" for side in "st" for name in ("bias", "scale", "softcap")}
 _NAME = re.compile(r"\b(?:out\.)?([st]\.(?:a|b|bias|scale|softcap))\b")
 
+Shape = Tuple[int, ...]
 
-def in_python_words(sentence: str, attention: bool) -> str:
-    names = {**_BOTH, **(_ATTENTION if attention else _LINEAR)}
+
+def in_python_words(sentence: str, use: int) -> str:
+    names = {**_BOTH, **_OPERANDS[use]}
     return _NAME.sub(lambda match: names[match.group(1)], sentence).replace("columns = 0 with", "columns = None with")
 
 
-def error_of(status: int, attention: bool) -> Exception:
-    """The exception for a failed call of this thread."""
-    sentence = in_python_words(_c.lib.skl_last_error().decode(), attention)
+def _fit(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> bool:
+    dims = 4 if use == _c.ATTENTION else 2
+    vectors = all(a and len(b) == dims and a[-1] == b[-1] for a, b in ((a_s, b_s), (a_t, b_t)))
+    return vectors and a_s[:-1] == a_t[:-1]
+
+
+def order_hint(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> str:
+    """What to say about shapes that fit only with the second and third exchanged: (x_s, x_t, w_s, w_t) was meant."""
+    if _fit(use, a_s, b_s, a_t, b_t) or not _fit(use, a_s, a_t, b_s, b_t):
+        return ""
+    return f" (the order of the arguments is {', '.join(_OPERANDS[use].values())})"
+
+
+def _shape(view: Optional[bytes]) -> Shape:
+    fields = _c.TENSOR.unpack(view or _c.NOTHING)
+    return fields[5 : 5 + min(fields[3], 4)]
+
+
+def error_of(status: int, use: int, views: Sequence[Optional[bytes]] = ()) -> Exception:
+    """The exception for a failed call of this thread. views: of _c.INPUTS, for a hint."""
+    sentence = in_python_words(_c.lib.skl_last_error().decode(), use)
+    if views and status == _c.BAD_ARGUMENT:
+        sentence += order_hint(use, *[_shape(views[_c.INPUTS.index(name)]) for name in ("a_s", "b_s", "a_t", "b_t")])
     return _KINDS.get(status, RuntimeError)(f"streamkl: {sentence}")

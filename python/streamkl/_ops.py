@@ -2,12 +2,15 @@
 """The C calls as torch operators. Private: they know nothing of autograd (that is _autograd.py) and take no
 defaults (that is functional.py).
 
-    value           -> value; with rows: loss, lse_s, lse_t; with rows and JSD: kl_s, kl_t
-    value_and_grad  -> value; with rows: lse_s, lse_t; the needed gradients, in f32
+    value           -> value; the wanted rows
+    value_and_grad  -> value; the wanted rows; the needed gradients, in f32
     backward        -> the needed gradients, in the operand's dtype
+    partial         -> states, float64 [rows.., 6]
+    merge           -> states
+    finish          -> value; the wanted rows
 
-'need' has one bit for each of a_s, b_s, bias_s, a_t, b_t, bias_t; 'wide' a bit for each gradient that backward shall
-write in f32.
+'rows' has one bit for each of _c.ROWS, 'need' one for each of _c.OPERANDS; 'wide' a bit for each gradient that backward
+shall write in f32. 'saved' are the tensors of the bits in 'rows'.
 """
 
 from __future__ import annotations
@@ -18,20 +21,16 @@ import torch
 from torch import Tensor
 
 from . import _c, _call
-from ._options import Options
+from ._options import FIELDS, SCHEMA, Options
 
-OPERANDS = 6  # a_s, b_s, bias_s, a_t, b_t, bias_t
-INPUTS = OPERANDS + 3  # and weight, begin, end
-OPTIONS = len(Options._fields)
-
-_ARGUMENTS = (
-    "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor a_t, Tensor b_t, Tensor? bias_t, "
-    "Tensor? weight, Tensor? begin, Tensor? end, "
-    "bool attention, int divergence, int reduction, float beta, float temperature, float scale_s, float scale_t, "
-    "float softcap_s, float softcap_t, bool causal, SymInt window_left, SymInt window_right, SymInt columns"
-)
+OPERANDS, INPUTS = len(_c.OPERANDS), len(_c.INPUTS)
+END = INPUTS + len(FIELDS)  # of inputs and options among an operator's arguments
 
 _DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16, torch.int32: _c.I32}
+
+
+def row_bits(*names: str) -> int:
+    return sum(1 << _c.ROWS.index(name) for name in names)
 
 
 def _cuda_index(t: Tensor) -> int:
@@ -43,7 +42,13 @@ def _view(t: Optional[Tensor]) -> Optional[bytes]:
     return None if t is None else _call.view(t.data_ptr(), _DTYPES[t.dtype], t.shape, t.stride(), _cuda_index(t))
 
 
-def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, *outputs, value=None, saved=()) -> None:
+def _views(tensors: Sequence[Tensor], bits: int, count: int) -> List[Optional[bytes]]:
+    """The views of 'count' places: of the next tensor where a bit is set, of nothing elsewhere."""
+    rest = iter(tensors)
+    return [_view(next(rest)) if bits >> i & 1 else None for i in range(count)]
+
+
+def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, **outputs) -> None:
     """The call on the current stream of the CUDA device that a_s is on. Its workspace is torch's memory: given back
     when this returns, and used again by what comes later in the stream."""
     home = kept[0].device
@@ -54,8 +59,7 @@ def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, *o
         return memory[0].data_ptr()
 
     device = _call.Device(torch.cuda.current_stream(home).cuda_stream, reserve)
-    address = 0 if value is None else value.data_ptr()
-    _call.on_device(device, call, [*map(_view, kept)], options, *outputs, value=address, saved=saved)
+    _call.on_device(device, call, [*map(_view, kept)], options, **outputs)
 
 
 def _last_contiguous(t: Optional[Tensor]) -> Optional[Tensor]:
@@ -66,8 +70,8 @@ def _work(a: Tensor, b: Tensor) -> float:
     return float(a.numel()) * b.shape[-2 if b.dim() > 1 else 0]
 
 
-def _rows(a_s: Tensor, count: int) -> List[Tensor]:
-    return [torch.empty(a_s.shape[:-1], dtype=torch.float32, device=a_s.device) for _ in range(count)]
+def _row_tensors(shape, bits: int, device) -> List[Tensor]:
+    return [torch.empty(shape, dtype=torch.float32, device=device) for i in range(len(_c.ROWS)) if bits >> i & 1]
 
 
 def _gradients(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> List[Tensor]:
@@ -78,26 +82,18 @@ def _gradients(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> Li
     ]
 
 
-def _places(grads: Sequence[Tensor], need: int) -> List[Optional[bytes]]:
-    """The views of the six gradients, from those that are needed."""
-    rest = iter(grads)
-    return [_view(next(rest)) if need >> i & 1 else None for i in range(OPERANDS)]
-
-
 def _value_outputs(*args) -> List[Tensor]:
-    options, rows = Options(*args[INPUTS:-1]), args[-1]
     value = torch.empty((), dtype=torch.float32, device=args[0].device)
-    count = 0 if not rows else 5 if options.divergence == _c.DIVERGENCES["jsd"] else 3
-    return [value, *_rows(args[0], count)]
+    return [value, *_row_tensors(args[0].shape[:-1], args[END], args[0].device)]
 
 
 def _value(*args) -> List[Tensor]:
-    kept = [_last_contiguous(t) for t in args[:INPUTS]]
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
     out = _value_outputs(*args)
-    options, rows = Options(*args[INPUTS:-1]), [*map(_view, out[1:])]
+    rows = _views(out[1:], args[END], len(_c.ROWS))
     if _cuda_index(kept[0]) >= 0:
         total = torch.empty((), dtype=torch.float64, device=kept[0].device)
-        _on_device(_c.VALUE, kept, options, rows, (), value=total)
+        _on_device(_c.VALUE, kept, options, rows=rows, value=total.data_ptr())
         out[0].copy_(total)
         return out
     work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
@@ -106,57 +102,125 @@ def _value(*args) -> List[Tensor]:
 
 
 def _value_and_grad_outputs(*args) -> List[Tensor]:
-    need, rows = args[-2:]
-    value = torch.empty((), dtype=torch.float32, device=args[0].device)
-    return [value, *_rows(args[0], 2 if rows else 0), *_gradients(args[:OPERANDS], need, ~0)]
+    return [*_value_outputs(*args), *_gradients(args[:OPERANDS], args[END + 1], ~0)]
 
 
 def _value_and_grad(*args) -> List[Tensor]:
-    need, rows = args[-2:]
-    kept = [_last_contiguous(t) for t in args[:INPUTS]]
+    rows, need = args[END:]
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
     out = _value_and_grad_outputs(*args)
-    lse, grads = ([None, *map(_view, out[1:3])], out[3:]) if rows else ([], out[1:])
-    options, places = Options(*args[INPUTS:-2]), _places(grads, need)
+    first = len(out) - bin(need).count("1")
+    wanted, places = _views(out[1:first], rows, len(_c.ROWS)), _views(out[first:], need, OPERANDS)
     if _cuda_index(kept[0]) >= 0:
         total = torch.empty((), dtype=torch.float64, device=kept[0].device)
-        _on_device(_c.VALUE_AND_GRAD, kept, options, lse, places, value=total)
+        _on_device(_c.VALUE_AND_GRAD, kept, options, rows=wanted, grads=places, value=total.data_ptr())
         out[0].copy_(total)
         return out
     work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
-    out[0].fill_(_call.value_and_grad([*map(_view, kept)], work, options, threads, lse, places))
+    out[0].fill_(_call.value_and_grad([*map(_view, kept)], work, options, threads, wanted, places))
     return out
 
 
 def _backward_outputs(*args) -> List[Tensor]:
-    need, wide = args[-2:]
+    _, _, need, wide = args[END:]
     return _gradients(args[:OPERANDS], need, wide)
 
 
 def _backward(*args) -> List[Tensor]:
-    need = args[-2]
-    kept = [_last_contiguous(t) for t in args[:INPUTS]]
-    saved = [*map(_view, args[INPUTS + OPTIONS])]
+    saved, rows, need, _ = args[END:]
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
+    found = _views(saved, rows, len(_c.ROWS))
     out = _backward_outputs(*args)
-    options, places = Options(*args[INPUTS : INPUTS + OPTIONS]), _places(out, need)
+    places = _views(out, need, OPERANDS)
     if _cuda_index(kept[0]) >= 0:
-        _on_device(_c.BACKWARD, kept, options, (), places, saved=saved)
+        _on_device(_c.BACKWARD, kept, options, grads=places, saved=found)
         return out
     work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
-    _call.backward([*map(_view, kept)], work, options, threads, saved, places)
+    _call.backward([*map(_view, kept)], work, options, threads, found, places)
+    return out
+
+
+def _partial_output(*args) -> Tensor:
+    return torch.empty((*args[0].shape[:-1], _c.STATE), dtype=torch.float64, device=args[0].device)
+
+
+def _partial(*args) -> Tensor:
+    saved, rows = args[END:]
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
+    found = _views(saved, rows, len(_c.ROWS)) if rows else ()
+    states = _partial_output(*args)
+    if _cuda_index(kept[0]) >= 0:
+        _on_device(_c.PARTIAL, kept, options, saved=found, states=states.data_ptr())
+        return states
+    work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
+    _call.partial([*map(_view, kept)], work, options, threads, found, states.data_ptr())
+    return states
+
+
+def _merge_output(states: Tensor, other: Tensor) -> Tensor:
+    return torch.empty(states.shape, dtype=torch.float64, device=states.device)
+
+
+def _merge(states: Tensor, other: Tensor) -> Tensor:
+    """C merges on the host, so states of a GPU go there and back."""
+    into = torch.empty(states.shape, dtype=torch.float64).copy_(states)
+    _call.merge(into.numel() // _c.STATE, into.data_ptr(), other.cpu().contiguous().data_ptr())
+    return into.to(states.device)
+
+
+def _finish_outputs(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
+    value = torch.empty((), dtype=torch.float32, device=states.device)
+    return [value, *_row_tensors(states.shape[:-1], args[-1], states.device)]
+
+
+def _finish(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
+    states, count = states.contiguous(), states.numel() // _c.STATE
+    out = _finish_outputs(states, weight, *args)
+    rows = _views([t.view(-1) for t in out[1:]], args[-1], len(_c.ROWS))
+    given = _view(None if weight is None else weight.reshape(-1))
+    total, device = torch.empty((), dtype=torch.float64, device=states.device), _cuda_index(states)
+    stream = torch.cuda.current_stream(states.device).cuda_stream if device >= 0 else 0
+    _call.finish(args[:-1], count, states.data_ptr(), given, rows, total.data_ptr(), device, stream)
+    out[0].copy_(total)
     return out
 
 
 _library = torch.library.Library("streamkl", "DEF")
+_TENSORS = (
+    "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor a_t, Tensor b_t, Tensor? bias_t, "
+    "Tensor? weight, Tensor? begin, Tensor? end"
+)
 
 
-def _operator(name: str, more: str, run, outputs):
-    _library.define(f"{name}({_ARGUMENTS}, {more}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+def no_vmap(*args, **kwargs):
+    raise NotImplementedError("streamkl: vmap is not supported: leading dimensions of the operands are batches already")
+
+
+def _operator(name: str, schema: str, run, outputs):
+    _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, run, "CPU")
     _library.impl(name, run, "CUDA")  # also when only some tensors are there: C names those that are not
+    for key in ("FuncTorchBatched", "Batched"):
+        _library.impl(name, no_vmap, key)
     torch.library.register_fake(f"streamkl::{name}", outputs, lib=_library)
     return getattr(torch.ops.streamkl, name).default
 
 
-value = _operator("value", "bool rows", _value, _value_outputs)
-value_and_grad = _operator("value_and_grad", "int need, bool rows", _value_and_grad, _value_and_grad_outputs)
-backward = _operator("backward", "Tensor[] saved, int need, int wide", _backward, _backward_outputs)
+value = _operator("value", f"({_TENSORS}, {SCHEMA}, int rows) -> Tensor[]", _value, _value_outputs)
+value_and_grad = _operator(
+    "value_and_grad",
+    f"({_TENSORS}, {SCHEMA}, int rows, int need) -> Tensor[]",
+    _value_and_grad,
+    _value_and_grad_outputs,
+)
+backward = _operator(
+    "backward",
+    f"({_TENSORS}, {SCHEMA}, Tensor[] saved, int rows, int need, int wide) -> Tensor[]",
+    _backward,
+    _backward_outputs,
+)
+partial = _operator("partial", f"({_TENSORS}, {SCHEMA}, Tensor[] saved, int rows) -> Tensor", _partial, _partial_output)
+merge = _operator("merge", "(Tensor states, Tensor other) -> Tensor", _merge, _merge_output)
+finish = _operator(
+    "finish", f"(Tensor states, Tensor? weight, {SCHEMA}, int rows) -> Tensor[]", _finish, _finish_outputs
+)

@@ -1,43 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that are not arrays: checked and turned into the numbers that the C library takes."""
+"""The options of a call: every argument that is not an array. This file is the one place that lists them.
 
-from __future__ import annotations
+The two classes AttentionOptions and LinearOptions are the table. A line of it is what a type checker knows of the
+option, its default, its type among the arguments of the torch operators, and the function that turns what people write
+into the number that C takes. The calls of torch and of NumPy and the modules all take **options of one of these classes,
+and from the table come their signatures (show_options), the schema of the torch operators (SCHEMA), and what is packed
+into struct skl_problem (FIELDS, by the names in _c.py).
 
+To add an option: its field in _c.PROBLEM, its line here, its words in docs/python.md.
+"""
+
+# No "from __future__ import annotations" here: the annotations of the table are objects that this file reads.
+import difflib
+import inspect
 import math
-from typing import NamedTuple, Optional, Tuple
+import operator
+from typing import Annotated, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, get_type_hints
 
 from . import _c
 
 REDUCTIONS = ("none", "mean", "sum")
-
-
-class Options(NamedTuple):
-    """Everything about a call but its arrays, flat, so that it can be the tail of a torch operator's arguments."""
-
-    attention: bool
-    divergence: int
-    reduction: int
-    beta: float
-    temperature: float
-    scale_s: float
-    scale_t: float
-    softcap_s: float
-    softcap_t: float
-    causal: bool
-    window_left: int
-    window_right: int
-    columns: int
+NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear"}
 
 
 def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Exception:
     return kind(f"streamkl: cannot use {name} = {value!r}: {rule}")
 
 
-def _number(name: str, value: object) -> float:
+# ---- checks: (name, what people write) -> what C takes
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if getattr(value, "requires_grad", False) or _has_tangent(value):
+        raise bad(name, type(value).__name__, "options get no gradient: pass a number, or detach() it", TypeError)
     try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        if isinstance(value, (str, bytes, bool)) or getattr(value, "shape", ()) != ():
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
         raise bad(name, value, "it must be a number", TypeError) from None
+
+
+def _has_tangent(value: object) -> bool:
+    """A tensor that forward-mode differentiation follows."""
+    if not hasattr(value, "requires_grad"):
+        return False
+    from torch.autograd.forward_ad import unpack_dual
+
+    return unpack_dual(value).tangent is not None  # type: ignore[arg-type]
 
 
 def _positive(name: str, value: object) -> float:
@@ -47,7 +59,14 @@ def _positive(name: str, value: object) -> float:
     return number
 
 
-def _scale(name: str, value: Optional[float]) -> float:
+def _share(name: str, value: object) -> float:
+    number = _number(name, value)
+    if not 0 <= number < 1:
+        raise bad(name, value, "it must be at least 0 (nothing but zeros) and below 1")
+    return number
+
+
+def _scale(name: str, value: object) -> float:
     if value is None:
         return 0.0  # the default, in C
     number = _number(name, value)
@@ -56,61 +75,239 @@ def _scale(name: str, value: Optional[float]) -> float:
     return number
 
 
-def _window(window: Optional[Tuple[int, int]]) -> Tuple[int, int]:
-    if window is None:
+def _softcap(name: str, value: object) -> float:
+    return 0.0 if value is None else _positive(name, value)
+
+
+def _beta(name: str, value: object) -> float:
+    """make_options() knows if it is used at all."""
+    if value is None:
+        return 0.5
+    number = _number(name, value)
+    if not 0 < number < 1:
+        raise bad(name, value, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')")
+    return number
+
+
+def _whole(name: str, value: Any, rule: str) -> int:
+    if type(value) is int or type(value).__name__ == "SymInt":  # SymInt: a size that torch.compile does not know yet
+        number = value
+    else:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            number = operator.index(value)
+        except TypeError:
+            raise bad(name, value, rule, TypeError) from None
+    if number >= 2**63 or number < -(2**63):
+        raise bad(name, value, rule + ", below 2^63")
+    return number
+
+
+def _columns(name: str, value: object) -> int:
+    if value is None:
+        return 0
+    number = _whole(name, value, "it must be a number of columns (None: all)")
+    if number < 1:
+        raise bad(name, value, "it must be at least 1 (None: all)")
+    return number
+
+
+def _window(name: str, value: Any) -> Tuple[int, int]:
+    if value is None:
         return -1, -1
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise bad(
-            "window", window, "it must be None or (left, right), each a number of columns or -1 for no limit", TypeError
-        )
-    for side in window:
-        if side < -1:
-            raise bad("window", tuple(window), "left and right must be -1 (no limit) or a number of columns")
-    return window[0], window[1]
+    rule = "it must be None or (left, right), each a number of columns or -1 for no limit"
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise bad(name, value, rule, TypeError)
+    left, right = _whole(name, value[0], rule), _whole(name, value[1], rule)
+    if left < -1 or right < -1:
+        raise bad(name, tuple(value), "left and right must be -1 (no limit) or a number of columns")
+    return left, right
 
 
-def choice(name: str, value: object, choices: Tuple[str, ...]) -> str:
-    if value not in choices:
+def _flag(name: str, value: object) -> bool:
+    if value is True or value is False:
+        return value
+    if type(value).__name__ in ("int", "bool", "bool_") and value in (0, 1):  # NumPy's bool is no bool
+        return bool(value)
+    raise bad(name, value, "it must be True or False", TypeError)
+
+
+def _choice(name: str, value: object, choices: Tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
         raise bad(name, value, f"it must be one of {', '.join(repr(c) for c in choices)}")
-    return value  # type: ignore[return-value]
+    return value
 
 
-def make_options(
-    *,
-    attention: bool,
-    divergence: str,
-    beta: float,
-    reduction: str,
-    temperature: float = 1.0,
-    scale_s: Optional[float] = None,
-    scale_t: Optional[float] = None,
-    softcap_s: Optional[float] = None,
-    softcap_t: Optional[float] = None,
-    causal: bool = False,
-    window: Optional[Tuple[int, int]] = None,
-    columns: Optional[int] = None,
-) -> Options:
-    choice("divergence", divergence, tuple(_c.DIVERGENCES))
-    choice("reduction", reduction, REDUCTIONS)
-    if divergence == "jsd" and not 0 < _number("beta", beta) < 1:
-        raise bad(
-            "beta", beta, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')"
-        )
-    if columns is not None and columns < 1:
-        raise bad("columns", columns, "it must be at least 1 (None: all)")
-    left, right = _window(window)
-    return Options(
-        attention,
-        _c.DIVERGENCES[divergence],
-        _c.MEAN if reduction == "mean" else _c.SUM,
-        _number("beta", beta),
-        _positive("temperature", temperature),
-        _scale("scale_s", scale_s),
-        _scale("scale_t", scale_t),
-        0.0 if softcap_s is None else _positive("softcap_s", softcap_s),
-        0.0 if softcap_t is None else _positive("softcap_t", softcap_t),
-        bool(causal),
-        left,
-        right,
-        columns or 0,
-    )
+def _divergence(name: str, value: object) -> int:
+    return _c.DIVERGENCES[_choice(name, value, tuple(_c.DIVERGENCES))]
+
+
+def _reduction(name: str, value: object) -> int:
+    return _c.MEAN if _choice(name, value, REDUCTIONS) == "mean" else _c.SUM
+
+
+def _isa(name: str, value: object) -> int:
+    return 0 if value is None else _c.ISAS[_choice(name, value, tuple(_c.ISAS))]
+
+
+def _threads(name: str, value: object) -> int:
+    number = _whole(name, value, "it must be a number of threads (0: the default)")
+    if not 0 <= number < 2**31:
+        raise bad(name, value, "it must be a number of threads (0: the default)")
+    return number
+
+
+def _bytes(name: str, value: object) -> int:
+    if value is None:
+        return 0
+    number = _whole(name, value, "it must be a number of bytes (None: the default)")
+    if number < 1:
+        raise bad(name, value, "it must be at least 1 (None: the default)")
+    return number
+
+
+# ---- the table
+
+
+class Option(NamedTuple):
+    default: object  # as people write it
+    schema: str  # its type among the arguments of the torch operators
+    check: Callable[[str, Any], Any]
+    fields: Tuple[str, ...] = ()  # of struct skl_problem, with a check that returns as many; (): the option's name
+
+
+class _Options(TypedDict, total=False):
+    """What both losses have."""
+
+    divergence: Annotated[str, Option("forward", "int", _divergence)]
+    beta: Annotated[Optional[float], Option(None, "float", _beta)]
+    reduction: Annotated[str, Option("mean", "int", _reduction)]
+    scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
+    scale_t: Annotated[Optional[float], Option(None, "float", _scale)]
+    softcap_s: Annotated[Optional[float], Option(None, "float", _softcap)]
+    softcap_t: Annotated[Optional[float], Option(None, "float", _softcap)]
+    columns: Annotated[Optional[int], Option(None, "SymInt", _columns)]
+    threads: Annotated[int, Option(0, "int", _threads)]
+    isa: Annotated[Optional[str], Option(None, "int", _isa)]
+    workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
+    skip_below: Annotated[float, Option(0.0, "float", _share)]
+    any_order: Annotated[bool, Option(False, "bool", _flag)]
+
+
+class AttentionOptions(_Options, total=False):
+    causal: Annotated[bool, Option(False, "bool", _flag)]
+    window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", _window, ("window_left", "window_right"))]
+
+
+class LinearOptions(_Options, total=False):
+    temperature: Annotated[float, Option(1.0, "float", _positive)]
+
+
+# ---- what is derived from it
+
+
+def _hints(kind: type) -> Dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+_KINDS = {_c.ATTENTION: AttentionOptions, _c.LINEAR: LinearOptions}
+_TABLES: Dict[int, Dict[str, Option]] = {
+    use: {name: hint.__metadata__[0] for name, hint in _hints(kind).items()} for use, kind in _KINDS.items()
+}
+_TYPES = {
+    field: option.schema
+    for table in _TABLES.values()
+    for name, option in table.items()
+    for field in option.fields or (name,)
+}
+# The options as they go to the torch operators and to C: one number for each of these fields, in C's order.
+FIELDS: List[str] = [name for name in _c.PROBLEM.names if name == "use" or name in _TYPES]
+SCHEMA = ", ".join(f"{_TYPES.get(name, 'int')} {name}" for name in FIELDS)
+Options = Tuple[Any, ...]  # the values of FIELDS
+USE, DIVERGENCE, THREADS = (FIELDS.index(name) for name in ("use", "divergence", "threads"))
+
+
+def _place(name: str, option: Option):
+    """The index of the option in FIELDS, or the slice if it has several."""
+    first = FIELDS.index((option.fields or (name,))[0])
+    return slice(first, first + len(option.fields)) if option.fields else first
+
+
+_PLACES = {use: {name: (_place(name, x), x.check) for name, x in table.items()} for use, table in _TABLES.items()}
+
+
+def _defaults(use: int) -> Options:
+    made: List[Any] = [use] * len(FIELDS)
+    for table in _TABLES.values():  # also the other loss's options: C wants a number for every field
+        for name, option in table.items():
+            made[_place(name, option)] = option.check(name, option.default)
+    return tuple(made)
+
+
+_DEFAULTS = {use: _defaults(use) for use in _KINDS}
+
+
+def make_options(use: int, given: Mapping[str, Any]) -> Options:
+    """The values of FIELDS, from options as people write them. What is not given costs nothing."""
+    if not given:
+        return _DEFAULTS[use]
+    made, places = list(_DEFAULTS[use]), _PLACES[use]
+    for name, value in given.items():
+        if name not in places:
+            raise _unknown(use, name)
+        place, check = places[name]
+        made[place] = check(name, value)
+    if given.get("beta") is not None and made[DIVERGENCE] != _c.DIVERGENCES["jsd"]:
+        raise bad("beta", given["beta"], "only divergence='jsd' has a beta")
+    return tuple(made)
+
+
+# What people reach for who come from other libraries, and what there is.
+_MASKS = "weight= masks queries ([B, N] or [B, H, N]), begin= and end= say which keys a query sees"
+_INSTEAD = {
+    "labels": "weight=labels != -100 leaves tokens out; there is no cross-entropy here",
+    "ignore_index": "weight=labels != ignore_index leaves tokens out",
+    "mask": "weight= takes a bool mask over the tokens",
+    "cu_seqlens": "packed tokens need no boundaries in linear_kl",
+    "scale": "each side has its own, scale_s= and scale_t=",
+    "softcap": "each side has its own, softcap_s= and softcap_t=",
+    "bias": "each side has its own, bias_s= and bias_t=",
+    "chunk_size": "memory does not depend on one",
+}
+_INSTEAD_ATTENTION = {
+    **_INSTEAD,
+    "labels": "weight= takes a bool mask over the queries",
+    "ignore_index": "weight= takes a bool mask over the queries",
+    "mask": _MASKS,
+    "cu_seqlens": "begin= and end= say which keys each query of a packed batch sees",
+    "temperature": "divide scale_s= and scale_t= by it",
+    "is_causal": "causal=True",
+    "window_size": "window=(left, right)",
+}
+_ALIASES = {"attention_mask": "mask", "attn_mask": "mask", "key_padding_mask": "mask", "softmax_scale": "scale"}
+
+
+def _unknown(use: int, name: str) -> Exception:
+    instead = _INSTEAD_ATTENTION if use == _c.ATTENTION else _INSTEAD
+    key = "cu_seqlens" if name.startswith("cu_seqlens") else _ALIASES.get(name, name)
+    near = difflib.get_close_matches(name, [*_TABLES[use], "weight", "return_lse"], 1)
+    hint = f": {instead[key]}" if key in instead else f": did you mean {near[0]}=?" if near else ""
+    return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]}_kl has no such argument{hint}")
+
+
+def show_options(use: int) -> Callable[[Any], Any]:
+    """A decorator for a function that takes **options: help() and inspect show them one by one, with their defaults."""
+
+    def show(function: Any) -> Any:
+        shown = inspect.signature(function)
+        own = [p for p in shown.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        hints = _hints(_KINDS[use])
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint.__origin__)
+            for (name, option), hint in zip(_TABLES[use].items(), hints.values())
+        ]
+        function.__signature__ = shown.replace(parameters=[*own, *more])
+        return function
+
+    return show

@@ -3,53 +3,35 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 import torch
 from torch import Tensor
 
-from ._options import make_options
+from . import _c
+from ._options import AttentionOptions, LinearOptions, make_options, show_options
 from .functional import Result, attention_kl, linear_kl
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class _Loss(torch.nn.Module):
-    def __init__(self, attention: bool, **arguments) -> None:
+    def __init__(self, use: int, options: Mapping[str, Any]) -> None:
         super().__init__()
-        make_options(attention=attention, **arguments)  # complain here, not at the first batch
-        self.arguments = arguments
+        make_options(use, options)  # complain here, not at the first batch
+        self.options = dict(options)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if value is not None)
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
 class AttentionKLLoss(_Loss):
-    """attention_kl as a module. Arguments as there."""
+    """attention_kl as a module: options to the constructor, tensors to the call."""
 
-    def __init__(
-        self,
-        *,
-        causal: bool = False,
-        scale_s: Optional[float] = None,
-        scale_t: Optional[float] = None,
-        divergence: str = "forward",
-        beta: float = 0.5,
-        reduction: str = "mean",
-        window: Optional[Tuple[int, int]] = None,
-        softcap_s: Optional[float] = None,
-        softcap_t: Optional[float] = None,
-    ) -> None:
-        super().__init__(
-            True,
-            causal=causal,
-            scale_s=scale_s,
-            scale_t=scale_t,
-            divergence=divergence,
-            beta=beta,
-            reduction=reduction,
-            window=window,
-            softcap_s=softcap_s,
-            softcap_t=softcap_t,
-        )
+    @show_options(_c.ATTENTION)
+    def __init__(self, **options: Unpack[AttentionOptions]) -> None:
+        super().__init__(_c.ATTENTION, options)
 
     def forward(
         self,
@@ -60,38 +42,19 @@ class AttentionKLLoss(_Loss):
         weight: Optional[Tensor] = None,
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
+        return_lse: bool = False,
     ) -> Result:
-        return attention_kl(q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, **self.arguments)
+        return attention_kl(
+            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **self.options
+        )
 
 
 class LinearKLLoss(_Loss):
-    """linear_kl as a module. Arguments as there."""
+    """linear_kl as a module: options to the constructor, tensors to the call."""
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 1.0,
-        divergence: str = "forward",
-        beta: float = 0.5,
-        reduction: str = "mean",
-        scale_s: Optional[float] = None,
-        scale_t: Optional[float] = None,
-        softcap_s: Optional[float] = None,
-        softcap_t: Optional[float] = None,
-        columns: Optional[int] = None,
-    ) -> None:
-        super().__init__(
-            False,
-            temperature=temperature,
-            divergence=divergence,
-            beta=beta,
-            reduction=reduction,
-            scale_s=scale_s,
-            scale_t=scale_t,
-            softcap_s=softcap_s,
-            softcap_t=softcap_t,
-            columns=columns,
-        )
+    @show_options(_c.LINEAR)
+    def __init__(self, **options: Unpack[LinearOptions]) -> None:
+        super().__init__(_c.LINEAR, options)
 
     def forward(
         self,
@@ -102,5 +65,8 @@ class LinearKLLoss(_Loss):
         weight: Optional[Tensor] = None,
         bias_s: Optional[Tensor] = None,
         bias_t: Optional[Tensor] = None,
+        return_lse: bool = False,
     ) -> Result:
-        return linear_kl(x_s, w_s, x_t, w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, **self.arguments)
+        return linear_kl(
+            x_s, w_s, x_t, w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, return_lse=return_lse, **self.options
+        )

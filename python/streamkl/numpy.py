@@ -1,175 +1,250 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two losses for NumPy arrays: value, and value and gradients. No torch.
+"""The two losses for NumPy arrays: value, value and gradients, and partial rows. No torch.
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. threads 0 is one for each
-processor; the result is the same bits for any number.
+Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. Options are those of the calls for
+torch, and say the same.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _c, _call
-from ._options import Options, bad, make_options
+from ._arrays import Array, Call, row_arrays, row_views, view
+from ._finished import Finished, check_grads, check_saved, finished, rows_of_finish
+from ._options import AttentionOptions, LinearOptions, bad, make_options, show_options
 
-Array = Any  # np.ndarray; numpy's own alias needs a newer numpy than we do
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Loss = Union[float, Array]
+LossAndLses = Tuple[Loss, Array, Array]
+Gradients = Dict[str, Array]
+Result = Union[Loss, LossAndLses, Tuple[Union[Loss, LossAndLses], Gradients]]
 
-_DTYPES = {"float32": _c.F32, "bfloat16": _c.BF16, "float16": _c.F16}
+__all__ = [
+    "attention_backward",
+    "attention_kl",
+    "attention_partial",
+    "finish",
+    "linear_backward",
+    "linear_kl",
+    "linear_partial",
+    "merge",
+]
 
 
+def _attention(q_s, k_s, q_t, k_t, weight, begin, end) -> Call:
+    operands = {"q_s": q_s, "k_s": k_s, "bias_s": None, "q_t": q_t, "k_t": k_t, "bias_t": None}
+    return Call(_c.ATTENTION, operands, weight, begin, end)
+
+
+def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight) -> Call:
+    operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": x_t, "w_t": w_t, "bias_t": bias_t}
+    return Call(_c.LINEAR, operands, weight)
+
+
+@show_options(_c.ATTENTION)
 def attention_kl(
     q_s: Array,
     k_s: Array,
     q_t: Array,
     k_t: Array,
     *,
-    causal: bool = False,
-    scale_s: Optional[float] = None,
-    scale_t: Optional[float] = None,
-    divergence: str = "forward",
-    beta: float = 0.5,
     weight: Optional[Array] = None,
-    reduction: str = "mean",
-    window: Optional[Tuple[int, int]] = None,
     begin: Optional[Array] = None,
     end: Optional[Array] = None,
-    softcap_s: Optional[float] = None,
-    softcap_t: Optional[float] = None,
-    columns: Optional[int] = None,
+    return_lse: bool = False,
     grads: Sequence[str] = (),
-    threads: int = 0,
-) -> Union[Loss, Tuple[Loss, Dict[str, Array]]]:
+    **options: Unpack[AttentionOptions],
+) -> Result:
     """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N].
 
-    grads: names of operands, such as ("q_s", "k_s"): the result is then (loss, {"q_s": gradient, "k_s": gradient}), the
-        gradients, float32, of the sum of the returned loss.
+    grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient}) with
+        the gradients, float32, of the sum of the returned loss.
     """
-    options = make_options(
-        attention=True,
-        divergence=divergence,
-        beta=beta,
-        reduction=reduction,
-        scale_s=scale_s,
-        scale_t=scale_t,
-        softcap_s=softcap_s,
-        softcap_t=softcap_t,
-        causal=causal,
-        window=window,
-        columns=columns,
-    )
-    operands = {"q_s": q_s, "k_s": k_s, "bias_s": None, "q_t": q_t, "k_t": k_t, "bias_t": None}
-    return _divergence(operands, weight, begin, end, options, reduction, grads, threads)
+    return _divergence(_attention(q_s, k_s, q_t, k_t, weight, begin, end), _c.ATTENTION, options, return_lse, grads)
 
 
+@show_options(_c.LINEAR)
 def linear_kl(
     x_s: Array,
     w_s: Array,
     x_t: Array,
     w_t: Array,
     *,
-    temperature: float = 1.0,
-    divergence: str = "forward",
-    beta: float = 0.5,
     weight: Optional[Array] = None,
-    reduction: str = "mean",
     bias_s: Optional[Array] = None,
     bias_t: Optional[Array] = None,
-    scale_s: Optional[float] = None,
-    scale_t: Optional[float] = None,
-    softcap_s: Optional[float] = None,
-    softcap_t: Optional[float] = None,
-    columns: Optional[int] = None,
+    return_lse: bool = False,
     grads: Sequence[str] = (),
-    threads: int = 0,
-) -> Union[Loss, Tuple[Loss, Dict[str, Array]]]:
+    **options: Unpack[LinearOptions],
+) -> Result:
     """streamkl.linear_kl for arrays: a float, or with reduction "none" an array of x_s.shape[:-1]. grads as above."""
-    options = make_options(
-        attention=False,
-        divergence=divergence,
-        beta=beta,
-        reduction=reduction,
-        temperature=temperature,
-        scale_s=scale_s,
-        scale_t=scale_t,
-        softcap_s=softcap_s,
-        softcap_t=softcap_t,
-        columns=columns,
-    )
-    operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": x_t, "w_t": w_t, "bias_t": bias_t}
-    return _divergence(operands, weight, None, None, options, reduction, grads, threads)
+    return _divergence(_linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight), _c.LINEAR, options, return_lse, grads)
 
 
-def _divergence(operands, weight, begin, end, options: Options, reduction: str, grads, threads: int):
-    names = list(operands)
-    arrays: List[Any] = [_operand(name, array) for name, array in operands.items()]
-    for name in grads:
-        if name not in names or operands[name] is None:
-            raise bad("grads", tuple(grads), f"{name!r} is not an operand of this call")
-    rows = arrays[0].shape[:-1]
-    if not options.attention and not 2 <= arrays[0].ndim <= 4:  # what C takes
-        if arrays[3].shape[:-1] != rows:
-            raise bad("x_t.shape", arrays[3].shape, f"its leading dimensions must be those of x_s, {rows}")
-        arrays[0], arrays[3] = (x.reshape(-1, x.shape[-1]) for x in (arrays[0], arrays[3]))
-    flat = arrays[0].shape[:-1]
-    over = [
-        _over_rows("weight", weight, rows, flat, np.float32),
-        _over_rows("begin", begin, rows, flat, np.int32),
-        _over_rows("end", end, rows, flat, np.int32),
-    ]
-    views = [_view(x) for x in [*arrays, *over]]
-    work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
-    loss = np.empty(flat, np.float32)
-    made: List[Optional[Array]] = [np.empty(x.shape, np.float32) if n in grads else None for n, x in zip(names, arrays)]
+def _divergence(call: Call, use: int, given: Mapping[str, Any], return_lse: bool, grads: Sequence[str]) -> Result:
+    options = make_options(use, given)
+    check_grads(grads, call.operands)
+    rows = row_arrays(("loss", "lse_s", "lse_t") if return_lse else ("loss",), call.flat)
+    made = call.gradients(grads)
     if grads:
-        value: Loss = _call.value_and_grad(views, work, options, threads, [_view(loss)], [*map(_view, made)])
+        places = [view(g) for g in made]
+        value: Any = _call.value_and_grad(call.views, call.work, options, 0, row_views(rows), places)
     else:
-        value = _call.value(views, work, options, threads, [_view(loss)])
-    if reduction == "none":
-        value = (loss if over[0] is None else loss * over[0]).reshape(rows)
-    if not grads:
-        return value
-    return value, {name: g.reshape(np.shape(operands[name])) for name, g in zip(names, made) if g is not None}
+        value = _call.value(call.views, call.work, options, 0, row_views(rows))
+    if given.get("reduction") == "none":
+        value = (rows["loss"] if call.weight is None else rows["loss"] * call.weight).reshape(call.rows)
+    if return_lse:
+        value = (value, rows["lse_s"].reshape(call.rows), rows["lse_t"].reshape(call.rows))
+    return (value, call.by_name(made)) if grads else value
 
 
-def _operand(name: str, array: Any) -> Optional[Array]:
-    if array is None and name.startswith("bias"):
-        return None
-    if not isinstance(array, np.ndarray):
-        raise bad(name, type(array).__name__, "it must be a numpy.ndarray", TypeError)
-    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
-        raise bad(
-            f"{name}.dtype", str(array.dtype), "it must be float32, bfloat16 or float16 of this machine", TypeError
-        )
-    if array.ndim == 0:
-        raise bad(f"{name}.shape", (), "it must have a last dimension of vectors")
-    whole = all(step % array.itemsize == 0 for step in array.strides)
-    last = array.ndim < 2 or array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
-    return array if whole and last else np.ascontiguousarray(array)
+@show_options(_c.ATTENTION)
+def attention_partial(
+    q_s: Array,
+    k_s: Array,
+    q_t: Array,
+    k_t: Array,
+    *,
+    weight: Optional[Array] = None,
+    begin: Optional[Array] = None,
+    end: Optional[Array] = None,
+    saved: Optional[Finished] = None,
+    **options: Unpack[AttentionOptions],
+) -> Array:
+    """streamkl.attention_partial for arrays: float64 [B, H, N, 6]."""
+    return _partial(_attention(q_s, k_s, q_t, k_t, weight, begin, end), _c.ATTENTION, options, saved)
 
 
-def _over_rows(name: str, array: Any, rows, flat, dtype) -> Optional[Array]:
-    if array is None:
-        return None
-    array = np.asarray(array)
-    if array.dtype.kind not in ("iu" if dtype is np.int32 else "iufb"):
-        raise bad(
-            f"{name}.dtype",
-            str(array.dtype),
-            "it must hold integers" if dtype is np.int32 else "it must hold numbers",
-            TypeError,
-        )
-    try:
-        full = np.broadcast_to(array, rows)
-    except ValueError:
-        raise bad(f"{name}.shape", array.shape, f"it must broadcast to the rows, {tuple(rows)}") from None
-    return np.ascontiguousarray(full.reshape(flat), dtype=dtype)
+@show_options(_c.LINEAR)
+def linear_partial(
+    x_s: Array,
+    w_s: Array,
+    x_t: Array,
+    w_t: Array,
+    *,
+    weight: Optional[Array] = None,
+    bias_s: Optional[Array] = None,
+    bias_t: Optional[Array] = None,
+    saved: Optional[Finished] = None,
+    **options: Unpack[LinearOptions],
+) -> Array:
+    """streamkl.linear_partial for arrays: float64 [..., 6]."""
+    return _partial(_linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight), _c.LINEAR, options, saved)
 
 
-def _view(array: Optional[Array]) -> Optional[bytes]:
-    if array is None:
-        return None
-    dtype = _c.I32 if array.dtype == np.int32 else _DTYPES[array.dtype.name]
-    return _call.view(array.ctypes.data, dtype, array.shape, [step // array.itemsize for step in array.strides])
+def _partial(call: Call, use: int, given: Mapping[str, Any], saved: Optional[Finished]) -> Array:
+    options = make_options(use, given)
+    states = np.empty((*call.flat, _c.STATE))
+    kept = {} if saved is None else _saved(call, saved, ("lse_s", "lse_t", "m_s", "m_t", "l_s", "l_t"))
+    _call.partial(call.views, call.work, options, 0, row_views(kept) if kept else (), states.ctypes.data)
+    return states.reshape(*call.rows, _c.STATE)
+
+
+def _saved(call: Call, saved: object, names: Sequence[str]) -> Dict[str, Array]:
+    check_saved(saved)
+    found = {name: getattr(saved, name) for name in names}
+    for name, array in found.items():
+        if array is not None and array.shape != call.rows:
+            raise bad(f"saved.{name}.shape", array.shape, f"it must be that of the rows, {tuple(call.rows)}")
+    return {name: np.ascontiguousarray(x.reshape(call.flat)) for name, x in found.items() if x is not None}
+
+
+def merge(*states: Array) -> Array:
+    """streamkl.merge for arrays."""
+    if not states:
+        raise bad("states", (), "there must be at least one")
+    for x in states:
+        _check_states(x, states[0].shape)
+    into = np.array(states[0], order="C")
+    for other in states[1:]:
+        _call.merge(into.size // _c.STATE, into.ctypes.data, np.ascontiguousarray(other).ctypes.data)
+    return into
+
+
+def _check_states(states: Any, shape: Optional[Tuple[int, ...]] = None) -> None:
+    if not isinstance(states, np.ndarray) or states.dtype != np.float64:
+        raise bad("states", type(states).__name__, "it must be a float64 array that a partial call returned", TypeError)
+    if states.ndim == 0 or states.shape[-1] != _c.STATE:
+        raise bad("states.shape", states.shape, f"its last dimension must be {_c.STATE}")
+    if shape is not None and states.shape != shape:
+        raise bad("states.shape", states.shape, f"it must be that of the others, {shape}")
+
+
+def finish(
+    states: Array,
+    *,
+    weight: Optional[Array] = None,
+    divergence: str = "forward",
+    beta: Optional[float] = None,
+    reduction: str = "mean",
+    saved: Optional[Finished] = None,
+) -> Finished:
+    """streamkl.finish for arrays."""
+    options = make_options(_c.LINEAR, {"divergence": divergence, "beta": beta, "reduction": reduction})
+    _check_states(states)
+    if saved is not None:
+        check_saved(saved)
+    states, shape = np.ascontiguousarray(states), states.shape[:-1]
+    if weight is not None:
+        weight = np.ascontiguousarray(weight, np.float32)
+        if weight.shape != shape:
+            raise bad("weight.shape", weight.shape, f"it must be that of the rows, {shape}")
+        weight = weight.reshape(-1)
+    rows = row_arrays(rows_of_finish(divergence, saved), (states.size // _c.STATE,))
+    total = np.empty(())
+    count = states.size // _c.STATE
+    _call.finish(options, count, states.ctypes.data, view(weight), row_views(rows), total.ctypes.data)
+    value: Any = float(total)
+    if reduction == "none" and "loss" in rows:
+        value = (rows["loss"] if weight is None else rows["loss"] * weight).reshape(shape)
+    return finished(value, {name: x.reshape(shape) for name, x in rows.items()}, saved)
+
+
+@show_options(_c.ATTENTION)
+def attention_backward(
+    q_s: Array,
+    k_s: Array,
+    q_t: Array,
+    k_t: Array,
+    saved: Finished,
+    *,
+    grads: Sequence[str],
+    weight: Optional[Array] = None,
+    begin: Optional[Array] = None,
+    end: Optional[Array] = None,
+    **options: Unpack[AttentionOptions],
+) -> Gradients:
+    """streamkl.attention_backward for arrays."""
+    return _backward(_attention(q_s, k_s, q_t, k_t, weight, begin, end), _c.ATTENTION, options, saved, grads)
+
+
+@show_options(_c.LINEAR)
+def linear_backward(
+    x_s: Array,
+    w_s: Array,
+    x_t: Array,
+    w_t: Array,
+    saved: Finished,
+    *,
+    grads: Sequence[str],
+    weight: Optional[Array] = None,
+    bias_s: Optional[Array] = None,
+    bias_t: Optional[Array] = None,
+    **options: Unpack[LinearOptions],
+) -> Gradients:
+    """streamkl.linear_backward for arrays."""
+    return _backward(_linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight), _c.LINEAR, options, saved, grads)
+
+
+def _backward(call: Call, use: int, given: Mapping[str, Any], saved: object, grads: Sequence[str]) -> Gradients:
+    options = make_options(use, given)
+    check_grads(grads, call.operands)
+    kept = _saved(call, saved, _c.ROWS)
+    made = call.gradients(grads)
+    _call.backward(call.views, call.work, options, 0, row_views(kept), [view(g) for g in made])
+    return call.by_name(made)

@@ -8,6 +8,11 @@ REDUCTIONS = ("none", "mean", "sum")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+def only_jsd(divergence, beta):
+    """beta where there is one."""
+    return beta if divergence == "jsd" else None
+
+
 def cap(z, softcap):
     return z if softcap is None else softcap * torch.tanh(z / softcap)
 
@@ -26,6 +31,7 @@ def divergence_of(z_s, z_t, divergence, beta, visible=None):
     elif divergence == "reverse":
         loss = (s.exp() * (s - t)).sum(-1)
     else:
+        beta = 0.5 if beta is None else beta
         b = torch.tensor(beta, dtype=torch.float64)
         m = torch.logaddexp(b.log() + t, (1 - b).log() + s)
         loss = beta * (t.exp() * (t - m)).sum(-1) + (1 - beta) * (s.exp() * (s - m)).sum(-1)
@@ -66,7 +72,7 @@ def attention_kl(
     scale_s=None,
     scale_t=None,
     divergence="forward",
-    beta=0.5,
+    beta=None,
     weight=None,
     reduction="mean",
     softcap_s=None,
@@ -96,7 +102,7 @@ def linear_kl(
     *,
     temperature=1.0,
     divergence="forward",
-    beta=0.5,
+    beta=None,
     weight=None,
     reduction="mean",
     bias_s=None,

@@ -6,7 +6,8 @@ import reference
 import torch
 
 import streamkl
-from streamkl import _ops
+from streamkl import _c, _ops
+from streamkl._autograd import saved_rows
 from streamkl._options import make_options
 
 
@@ -16,7 +17,7 @@ def tensors(n=9, v=30, d=8, dtype=torch.float32):
 
 def arguments(divergence="forward", dtype=torch.float32):
     x_s, w_s, x_t, w_t = tensors(dtype=dtype)
-    options = make_options(attention=False, divergence=divergence, beta=0.5, reduction="sum")
+    options = make_options(_c.LINEAR, dict(divergence=divergence, reduction="sum"))
     return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, *options]
 
 
@@ -24,11 +25,16 @@ def arguments(divergence="forward", dtype=torch.float32):
 def test_opcheck(divergence):
     for dtype in (torch.float32, torch.bfloat16):
         args = arguments(divergence, dtype)
-        for rows in (True, False):
+        kept = saved_rows(args[_ops.INPUTS :])
+        for rows in (kept, 0):
             torch.library.opcheck(_ops.value, (*args, rows))
-            torch.library.opcheck(_ops.value_and_grad, (*args, 0b011011, rows))
-        saved = _ops.value(*args, True)[1:]
-        torch.library.opcheck(_ops.backward, (*args, saved, 0b000111, 0b000010))
+            torch.library.opcheck(_ops.value_and_grad, (*args, rows, 0b011011))
+        saved = _ops.value(*args, kept)[1:]
+        torch.library.opcheck(_ops.backward, (*args, saved, kept, 0b000111, 0b000010))
+        torch.library.opcheck(_ops.partial, (*args, [], 0))
+        states = _ops.partial(*args, [], 0)
+        torch.library.opcheck(_ops.merge, (states, states))
+        torch.library.opcheck(_ops.finish, (states, args[6], *args[_ops.INPUTS :], _ops.row_bits("lse_s", "m_t")))
 
 
 def test_fullgraph_dynamic():

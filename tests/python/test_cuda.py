@@ -3,6 +3,7 @@
 tests are on the CPU, and the package is made to believe otherwise."""
 
 import ctypes
+from struct import Struct
 from types import SimpleNamespace
 
 import pytest
@@ -25,13 +26,15 @@ def believe(monkeypatch):
 
 def tensors(*structures):
     """(offset, fields) of every tensor given in packed structures."""
-    side = 3 * _c.TENSOR.size + _c.SCALES.size
-    first = [_c.HEAD.size, _c.HEAD.size + side, _c.HEAD.size + 2 * side + _c.NUMBERS.size]
-    in_problem = [start + i * _c.TENSOR.size for start in first for i in range(3)]
-    in_outputs = [_c.OUT_HEAD.size + i * _c.TENSOR.size for i in range(_c.OUT_TENSORS)]
+    in_problem = [_c.PROBLEM.offset(name) for name in _c.INPUTS]
+    in_outputs = [_c.OUTPUTS.offset(name) for name in (*_c.ROWS, *_c.OPERANDS)]
     for k, structure in enumerate(structures):
         for at in in_problem if k == 0 else in_outputs:
             yield k, at, _c.TENSOR.unpack_from(structure, at)
+
+
+# The fields of struct skl_problem that are for a GPU.
+GPU, GPU_AT = Struct("@PPN2i"), _c.PROBLEM.offset("stream")
 
 
 class Library:
@@ -46,8 +49,8 @@ class Library:
             if data:
                 assert (device, index) == (_c.CUDA, INDEX)
                 _c.TENSOR.pack_into(structures[k], at, data, dtype, _c.CPU, ndim, 0, *rest)
-        gpu = _c.GPU.unpack_from(structures[0], _c.PROBLEM_SIZE - _c.GPU.size)
-        _c.GPU.pack_into(structures[0], _c.PROBLEM_SIZE - _c.GPU.size, 0, 0, 0, 0, 0)
+        gpu = GPU.unpack_from(structures[0], GPU_AT)
+        GPU.pack_into(structures[0], GPU_AT, 0, 0, 0, 0, 0)
         return gpu, [bytes(s) for s in structures]
 
     def skl_workspace_size(self, call, problem, out, size):
@@ -170,7 +173,7 @@ def test_no_workspace_needed(monkeypatch, believe):
         return _c.OK
 
     def value(problem, out):
-        seen.append(_c.GPU.unpack_from(problem, _c.PROBLEM_SIZE - _c.GPU.size))
+        seen.append(GPU.unpack_from(problem, GPU_AT))
         return _c.OK
 
     calls = dict(skl_value=value, skl_value_and_grad=None, skl_backward=None)
@@ -195,7 +198,7 @@ def test_no_workspace_needed(monkeypatch, believe):
 def test_exceptions(monkeypatch, status, kind):
     sentence = b"cudaLaunchKernel failed: out of resources"
     monkeypatch.setattr(_c, "lib", SimpleNamespace(skl_last_error=lambda: sentence))
-    error = error_of(status, True)
+    error = error_of(status, _c.ATTENTION)
     assert type(error) is kind and str(error) == "streamkl: " + sentence.decode()
 
 

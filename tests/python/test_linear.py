@@ -37,7 +37,7 @@ def test_dtypes(divergence, reduction, dtype_s, dtype_t):
         operands(dtype_s=dtype_s, dtype_t=dtype_t),
         divergence=divergence,
         reduction=reduction,
-        beta=0.2,
+        beta=reference.only_jsd(divergence, 0.2),
         temperature=1.7,
     )
 
@@ -147,11 +147,12 @@ def test_random(data):
     x = operands(
         tuple(rows), number(1, 300), number(1, 40), number(1, 90), pick(*reference.DTYPES), pick(*reference.DTYPES)
     )
+    divergence = pick(*reference.DIVERGENCES)
     check(
         x,
         pick(STUDENT, EVERY, ("x_s",), ("w_s",), ("w_t",)),
-        divergence=pick(*reference.DIVERGENCES),
-        beta=pick(0.1, 0.5, 0.9),
+        divergence=divergence,
+        beta=reference.only_jsd(divergence, pick(0.1, 0.5, 0.9)),
         temperature=pick(0.7, 1.0, 3.0),
         reduction=pick(*reference.REDUCTIONS),
         weight=torch.rand(rows) if pick(True, False) else None,

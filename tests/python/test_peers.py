@@ -18,7 +18,7 @@ IGNORE = -100
 
 
 def ours(beta):
-    return dict(divergence={0: "forward", 1: "reverse"}.get(beta, "jsd"), beta=beta if 0 < beta < 1 else 0.5)
+    return dict(divergence={0: "forward", 1: "reverse"}.get(beta, "jsd"), beta=beta if 0 < beta < 1 else None)
 
 
 def operands(n, h, v, dtype=torch.float32, bias=False):

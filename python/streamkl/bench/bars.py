@@ -44,11 +44,12 @@ def overhead(gradients: bool = False) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     x = [torch.randn(n, 8).requires_grad_(gradients and i < 2) for i, n in enumerate((4, 16, 4, 16))]
-    options = make_options(attention=False, divergence="forward", beta=0.5, reduction="mean")
+    options = make_options(_c.LINEAR, {})
     views = [_ops._view(t) for t in (x[0], x[1], None, x[2], x[3], None, None, None, None)]
     total = ctypes.c_double()
     made = [torch.empty_like(t) for t in x[:2]] if gradients else []
-    outputs = _call._outputs((), [_ops._view(t) for t in made], ctypes.addressof(total))
+    grads = _ops._views(made, 0b11 if gradients else 0, _ops.OPERANDS)
+    outputs = _call._outputs((), grads, ctypes.addressof(total))
     problem = _call._problem(views, options, 1, None)
     call = _c.lib.skl_value_and_grad if gradients else _c.lib.skl_value
     inside = _best(lambda: call(problem, outputs))

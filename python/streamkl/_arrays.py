@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NumPy arrays of a call: checked, and brought to the shapes and dtypes that C takes."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _c, _call
+from ._errors import order_hint
+from ._options import bad
+
+Array = Any  # np.ndarray; numpy's own alias needs a newer numpy than we do
+
+DTYPES = {"float32": _c.F32, "bfloat16": _c.BF16, "float16": _c.F16}
+
+
+class Call:
+    """The arrays of one call. operands: by name, in the order of _c.OPERANDS."""
+
+    def __init__(self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None) -> None:
+        arrays: List[Any] = [_operand(name, array) for name, array in operands.items()]
+        self.operands, self.names = operands, list(operands)
+        self.rows = arrays[0].shape[:-1]  # as people see them
+        if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
+            if arrays[3].shape[:-1] != self.rows:
+                hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
+                rule = f"its leading dimensions must be those of x_s, {self.rows}{hint}"
+                raise bad("x_t.shape", arrays[3].shape, rule)
+            arrays[0], arrays[3] = (x.reshape(-1, x.shape[-1]) for x in (arrays[0], arrays[3]))
+        self.flat = arrays[0].shape[:-1]  # as C sees them
+        over = [("weight", weight, _weight), ("begin", begin, _bound), ("end", end, _bound)]
+        more = [
+            None if x is None else self._over_rows(name, check(name, np.asarray(x)), use) for name, x, check in over
+        ]
+        self.weight = more[0]
+        self.arrays = [*arrays, *more]
+        self.views = [view(x) for x in self.arrays]
+        self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
+
+    def _over_rows(self, name: str, array: Array, use: int) -> Array:
+        """array broadcast to the rows. For attention, where they are [B, H, N], two dimensions are [B, N]."""
+        by_batch = use == _c.ATTENTION and array.ndim == 2
+        try:
+            full = np.broadcast_to(array[:, None] if by_batch else array, self.rows)
+        except ValueError:
+            rule = f"it must broadcast to the rows, {tuple(self.rows)}"
+            rule += " (two dimensions are batch and query; heads are written [1, H, N])" if by_batch else ""
+            raise bad(f"{name}.shape", array.shape, rule) from None
+        return np.ascontiguousarray(full.reshape(self.flat))
+
+    def gradients(self, wanted: Sequence[str]) -> List[Optional[Array]]:
+        """Room for the gradients, in the order of _c.OPERANDS."""
+        return [np.empty(x.shape, np.float32) if n in wanted else None for n, x in zip(self.names, self.arrays)]
+
+    def by_name(self, gradients: Sequence[Optional[Array]]) -> Dict[str, Array]:
+        shapes = {name: np.shape(x) for name, x in self.operands.items()}
+        return {name: g.reshape(shapes[name]) for name, g in zip(self.names, gradients) if g is not None}
+
+
+def row_arrays(wanted: Sequence[str], shape: Tuple[int, ...]) -> Dict[str, Array]:
+    return {name: np.empty(shape, np.float32) for name in wanted}
+
+
+def row_views(rows: Any) -> List[Optional[bytes]]:
+    """The views of _c.ROWS, from a dict of arrays."""
+    return [view(rows.get(name)) for name in _c.ROWS]
+
+
+def view(array: Optional[Array]) -> Optional[bytes]:
+    if array is None:
+        return None
+    dtype = _c.I32 if array.dtype == np.int32 else DTYPES[array.dtype.name]
+    return _call.view(array.ctypes.data, dtype, array.shape, [step // array.itemsize for step in array.strides])
+
+
+def _operand(name: str, array: Any) -> Optional[Array]:
+    if array is None and name.startswith("bias"):
+        return None
+    if not isinstance(array, np.ndarray):
+        raise bad(name, type(array).__name__, "it must be a numpy.ndarray: numpy.asarray(it, numpy.float32)", TypeError)
+    if array.dtype.name not in DTYPES or not array.dtype.isnative:
+        rule = "it must be float32, bfloat16 or float16 of this machine: astype(numpy.float32)"
+        raise bad(f"{name}.dtype", str(array.dtype), rule, TypeError)
+    if array.ndim == 0:
+        raise bad(f"{name}.shape", (), "it must have a last dimension of vectors")
+    whole = all(step % array.itemsize == 0 for step in array.strides)
+    last = array.ndim < 2 or array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
+    return array if whole and last else np.ascontiguousarray(array)
+
+
+def _weight(name: str, array: Array) -> Array:
+    if array.dtype.kind not in "iufb":
+        raise bad(f"{name}.dtype", str(array.dtype), "it must hold numbers or a bool mask", TypeError)
+    return array.astype(np.float32, copy=False)
+
+
+def _bound(name: str, array: Array) -> Array:
+    """begin or end as int32. Values that int32 does not hold are beyond every column."""
+    if array.dtype.kind not in "iu":
+        raise bad(f"{name}.dtype", str(array.dtype), "it must hold integers", TypeError)
+    if array.dtype.itemsize >= 4:  # others fit, and their dtype does not hold the limit
+        array = np.clip(array, 0, 2**31 - 1)
+    return array.astype(np.int32)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a call: checked, and brought to the shapes and dtypes that the operators take."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import _c
+from ._errors import order_hint
+from ._options import bad
+
+Inputs = Tuple[Optional[Tensor], ...]  # of _c.INPUTS
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_DEVICES = ("cpu", "cuda", "meta") if torch.version.hip is None else ("cpu", "meta")  # ROCm calls itself cuda
+_FIT_INT32 = (torch.int32, torch.int16, torch.int8, torch.uint8)
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
+    for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
+        _check(name, t)
+    _refuse_tangents(q_s, k_s, q_t, k_t)
+    rows = q_s.shape[:-1]
+    weight = None if weight is None else _weight(weight, rows, True)
+    begin = None if begin is None else _bound("begin", begin, rows)
+    end = None if end is None else _bound("end", end, rows)
+    return q_s, k_s, None, q_t, k_t, None, weight, begin, end
+
+
+def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight) -> Inputs:
+    """C takes one to three leading dimensions: others become one, and results have to be reshaped."""
+    for name, t in (("x_s", x_s), ("w_s", w_s), ("x_t", x_t), ("w_t", w_t)):
+        _check(name, t)
+    for name, t in (("bias_s", bias_s), ("bias_t", bias_t)):
+        if t is not None:
+            _check(name, t)
+    _refuse_tangents(x_s, w_s, x_t, w_t, bias_s, bias_t)
+    rows = x_s.shape[:-1]
+    weight = None if weight is None else _weight(weight, rows, False)
+    if not 2 <= x_s.dim() <= 4:
+        if x_t.shape[:-1] != rows:
+            hint = order_hint(_c.LINEAR, *[tuple(t.shape) for t in (x_s, w_s, x_t, w_t)])
+            rule = f"its leading dimensions must be those of x_s, {tuple(rows)}{hint}"
+            raise bad("x_t.shape", tuple(x_t.shape), rule)
+        x_s, x_t = x_s.reshape(-1, x_s.shape[-1]), x_t.reshape(-1, x_t.shape[-1])
+        weight = None if weight is None else weight.reshape(-1)
+    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None
+
+
+def gradients_wanted(operands: Sequence[Optional[Tensor]]) -> Tuple[int, int]:
+    """Bits of the operands that require grad, and of those whose gradient shall be f32."""
+    need = wide = 0
+    if torch.is_grad_enabled():
+        for i, t in enumerate(operands):
+            if t is not None and t.requires_grad:
+                need |= 1 << i
+                wide |= _wants_f32(t) << i
+    return need, wide
+
+
+def _wants_f32(t: Tensor) -> bool:
+    """torch's own way to ask for f32 gradients of a 16-bit parameter; a compiled graph does not know it."""
+    return not torch.compiler.is_compiling() and getattr(t, "grad_dtype", t.dtype) is torch.float32
+
+
+def _refuse_tangents(*tensors: Optional[Tensor]) -> None:
+    """Forward-mode differentiation would see a constant: the operators have no rule for it."""
+    if forward_ad._current_level >= 0:
+        for t in tensors:
+            if t is not None and forward_ad.unpack_dual(t).tangent is not None:
+                raise NotImplementedError(
+                    "streamkl: forward-mode differentiation (jvp) is not supported: use backward or torch.func.grad"
+                )
+
+
+def _check(name: str, t: object) -> None:
+    _check_tensor(name, t)
+    if t.dtype not in _FLOATS:
+        raise bad(f"{name}.dtype", t.dtype, "it must be float32, bfloat16 or float16", TypeError)
+    if t.layout is not torch.strided:
+        raise bad(f"{name}.layout", t.layout, "it must be a dense tensor", TypeError)
+    if t.dim() == 0:
+        raise bad(f"{name}.shape", (), "it must have a last dimension of vectors")
+
+
+def _check_tensor(name: str, t: object) -> None:
+    if type(t) not in _PLAIN:
+        if not isinstance(t, Tensor):
+            module = isinstance(getattr(t, "weight", None), Tensor)
+            rule = f"it must be a torch.Tensor{', so pass its .weight' if module else ''}"
+            raise bad(name, type(t).__name__, rule, TypeError)
+        if type(t).__name__ == "DTensor":
+            rule = "it is spread over processes: pass a plain tensor, such as its to_local() or full_tensor()"
+            raise bad(name, "DTensor", rule, TypeError)
+    if t.device.type not in _DEVICES:
+        raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")
+
+
+def _weight(t: object, rows, attention: bool) -> Tensor:
+    _check_tensor("weight", t)
+    if t.is_complex():
+        raise bad("weight.dtype", t.dtype, "it must hold numbers or a bool mask", TypeError)
+    if t.requires_grad:
+        raise bad("weight.requires_grad", True, "it gets no gradient: detach() it")
+    _refuse_tangents(t)
+    return _over_rows("weight", t.to(torch.float32), rows, attention)
+
+
+def _bound(name: str, t: object, rows) -> Tensor:
+    """begin or end, for the operators as int32. Values that int32 does not hold are beyond every column."""
+    _check_tensor(name, t)
+    if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
+        raise bad(f"{name}.dtype", t.dtype, "it must hold integers", TypeError)
+    if t.dtype not in _FIT_INT32:
+        if t.dtype is torch.uint64:  # torch has hardly an operation for it
+            t = t.view(torch.int64)
+            t = t.masked_fill(t < 0, 2**63 - 1)
+        t = t.to(torch.int64).clamp(0, 2**31 - 1)
+    return _over_rows(name, t.to(torch.int32), rows, True)
+
+
+def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:
+    """t broadcast to the rows. For attention, where they are [B, H, N], two dimensions are [B, N] and never [H, N]:
+    with as many heads as batches nobody could tell what was meant."""
+    by_batch = attention and t.dim() == 2
+    shape = (t.shape[0], 1, t.shape[1]) if by_batch else t.shape
+    if len(shape) > len(rows) or any(n not in (1, m) for n, m in zip(reversed(shape), reversed(rows))):
+        rule = f"it must broadcast to the rows, {tuple(rows)}"
+        rule += " (two dimensions are batch and query; heads are written [1, H, N])" if by_batch else ""
+        raise bad(f"{name}.shape", tuple(t.shape), rule)
+    return (t[:, None] if by_batch else t).expand(rows)
