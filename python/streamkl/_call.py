@@ -121,12 +121,12 @@ def partial(
     views: Sequence[View], work: float, options: Options, threads: int, saved: Sequence[View], states: int
 ) -> None:
     """Writes the states of the rows to that address. saved: for the second sweep of JSD; empty otherwise."""
-    _run(_c.lib.skl_partial, views, work, options, threads, _outputs(saved, ()) if saved else None, states)
+    _run(_c.lib.skl_partial, views, work, options, threads, _outputs(saved, ()) if saved else None, states or _NOWHERE)
 
 
 def merge(rows: int, into: int, other: int) -> None:
     """Both are addresses of so many states."""
-    status = _c.lib.skl_merge(rows, into, other)
+    status = _c.lib.skl_merge(rows, into or _NOWHERE, other or _NOWHERE)
     if status != _c.OK:
         raise error_of(status, _c.LINEAR)
 
@@ -171,7 +171,7 @@ def on_device(
         if size.value:
             problem = _problem(views, options, 0, None, device.stream, device.reserve(size.value), size.value)
         if call == _c.PARTIAL:
-            status = _c.lib.skl_partial(problem, _outputs(saved, ()) if saved else None, states)
+            status = _c.lib.skl_partial(problem, _outputs(saved, ()) if saved else None, states or _NOWHERE)
         elif call == _c.BACKWARD:
             status = _c.lib.skl_backward(problem, _outputs(saved, ()), out)
         else:

@@ -164,7 +164,8 @@ def _merge_output(states: Tensor, other: Tensor) -> Tensor:
 def _merge(states: Tensor, other: Tensor) -> Tensor:
     """C merges on the host, so states of a GPU go there and back."""
     into = torch.empty(states.shape, dtype=torch.float64).copy_(states)
-    _call.merge(into.numel() // _c.STATE, into.data_ptr(), other.cpu().contiguous().data_ptr())
+    other = other.cpu().contiguous()
+    _call.merge(into.numel() // _c.STATE, into.data_ptr(), other.data_ptr())
     return into.to(states.device)
 
 

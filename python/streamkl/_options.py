@@ -31,8 +31,8 @@ def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Excepti
 
 
 def _number(name: str, value: Any) -> float:
-    if type(value) is float or type(value) is int:
-        return float(value)
+    if type(value) is float:
+        return value
     if getattr(value, "requires_grad", False) or _has_tangent(value):
         raise bad(name, type(value).__name__, "options get no gradient: pass a number, or detach() it", TypeError)
     try:

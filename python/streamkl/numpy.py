@@ -158,11 +158,12 @@ def merge(*states: Array) -> Array:
     """streamkl.merge for arrays."""
     if not states:
         raise bad("states", (), "there must be at least one")
-    for x in states:
+    _check_states(states[0])
+    for x in states[1:]:
         _check_states(x, states[0].shape)
     into = np.array(states[0], order="C")
-    for other in states[1:]:
-        _call.merge(into.size // _c.STATE, into.ctypes.data, np.ascontiguousarray(other).ctypes.data)
+    for other in map(np.ascontiguousarray, states[1:]):
+        _call.merge(into.size // _c.STATE, into.ctypes.data, other.ctypes.data)
     return into
 
 

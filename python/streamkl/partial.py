@@ -96,7 +96,8 @@ def merge(*states: Tensor) -> Tensor:
     merged on the host: states of a GPU go there and back."""
     if not states:
         raise bad("states", (), "there must be at least one")
-    for t in states:
+    _check_states(states[0])
+    for t in states[1:]:
         _check_states(t, states[0].shape)
     into = states[0].clone()
     for other in states[1:]:

@@ -145,6 +145,61 @@ def test_func_grad():
     assert torch.equal(torch.func.grad(f)(x["w_s"]), torch.autograd.grad(f(leaf), leaf)[0])
 
 
+TANGENT = r"streamkl: forward-mode differentiation \(jvp\) is not supported"
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+@pytest.mark.parametrize("which", NAMES)
+def test_forward_mode_raises(reduction, which):
+    """No silent zeros, whatever the way and whether or not something requires grad."""
+    from torch.autograd import forward_ad
+
+    x = operands()
+    f = lambda t: streamkl.linear_kl(**{**x, which: t}, reduction=reduction).sum()  # noqa: E731
+    t, direction = x[which], torch.randn_like(x[which])
+    with pytest.raises(NotImplementedError, match=TANGENT):
+        torch.func.jvp(f, (t,), (direction,))
+    with pytest.raises(NotImplementedError, match=TANGENT):
+        torch.func.jacfwd(f)(t)
+    for leaf in (t.clone(), t.clone().requires_grad_()):
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=TANGENT):
+            f(forward_ad.make_dual(leaf, direction))
+    with pytest.raises(NotImplementedError, match="forward mode AD"):  # torch's own words
+        torch.func.jvp(torch.func.grad(f), (t,), (direction,))
+    with forward_ad.dual_level():  # that others are followed does not matter
+        assert torch.equal(f(t), f(t.clone()))
+
+
+def test_forward_mode_of_a_weight_raises():
+    x = operands()
+    with pytest.raises(NotImplementedError, match=TANGENT):
+        torch.func.jvp(lambda w: streamkl.linear_kl(**x, weight=w), (torch.ones(12),), (torch.ones(12),))
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+def test_vmap_raises(reduction):
+    x = operands()
+    f = lambda t: streamkl.linear_kl(t[None], x["w_s"], x["x_t"][:1], x["w_t"], reduction=reduction).sum()  # noqa: E731
+    for run in (torch.func.vmap(f), torch.func.vmap(torch.func.grad(f))):
+        with pytest.raises(NotImplementedError, match="streamkl: vmap is not supported"):
+            run(x["x_s"])
+    rows = lambda t: streamkl.linear_kl(t, x["w_s"], x["x_t"], x["w_t"], reduction=reduction)  # noqa: E731
+    with pytest.raises(NotImplementedError, match="streamkl: vmap is not supported"):
+        torch.func.jacrev(rows)(x["x_s"])
+
+
+@pytest.mark.parametrize("divergence", reference.DIVERGENCES)
+def test_what_is_saved(divergence):
+    """LSEs in two parts, and what the divergence needs besides; no LSE itself, and nothing of N x V."""
+    x = {name: t.requires_grad_() for name, t in operands().items()}
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        streamkl.linear_kl(**x, divergence=divergence, reduction="none", return_lse=True)
+    rows = [t for t in saved if t.shape == (12,)]
+    assert len(rows) == (6 if divergence == "jsd" else 5)
+    assert all(any(t.data_ptr() == one.data_ptr() for one in x.values()) for t in saved if t.dim() == 2)
+
+
 def test_autocast_takes_operands_as_they_come():
     x = operands()
     x["w_s"].requires_grad_()

@@ -8,6 +8,7 @@ import reference
 import torch
 
 import streamkl
+import streamkl.numpy
 from streamkl import nitrobrew
 
 
@@ -71,6 +72,52 @@ BAD = [
     (attention, dict(end=ones(4, 3).int()), ValueError, "end.shape = (4, 3): it must broadcast to the rows, (2, 4, 3)"),
     (attention, dict(weight=ones(4, 3)), ValueError, "weight.shape = (4, 3): it must broadcast to the rows, (2, 4, 3) (two"),
 ]
+
+
+@pytest.mark.parametrize("numpy", (False, True))
+@pytest.mark.parametrize("rows", [(3,), (2, 3), (2, 3, 1), (2, 1, 3, 1)])
+@pytest.mark.parametrize("widths", [(8, 6), (8, 8)])
+def test_order_of_arguments(numpy, rows, widths):
+    """(x_s, x_t, w_s, w_t), as other libraries have it: the sentence says what the order is."""
+    x_s, x_t, w_s, w_t = ones(*rows, widths[0]), ones(*rows, widths[1]), ones(5, widths[0]), ones(5, widths[1])
+    face, x = (streamkl.numpy, [t.numpy() for t in (x_s, x_t, w_s, w_t)]) if numpy else (streamkl, (x_s, x_t, w_s, w_t))
+    with pytest.raises(ValueError, match=r"cannot use .* \(the order of the arguments is x_s, w_s, x_t, w_t\)$"):
+        face.linear_kl(*x)
+    with pytest.raises(ValueError) as plain:
+        linear(w_s=ones(5, 7))
+    assert "order" not in str(plain.value)
+
+
+def test_order_of_attention():
+    q, k = ones(2, 4, 3, 8), ones(2, 2, 5, 6)
+    with pytest.raises(ValueError, match=r"\(the order of the arguments is q_s, k_s, q_t, k_t\)$"):
+        streamkl.attention_kl(q, ones(2, 4, 3, 6), ones(2, 2, 5, 8), k)
+
+
+def test_a_module_is_not_its_weight():
+    head = torch.nn.Linear(8, 5)
+    with pytest.raises(TypeError, match="w_s = 'Linear': it must be a torch.Tensor, so pass its .weight"):
+        linear(w_s=head)
+    with pytest.raises(TypeError, match="x_s = 'NoneType': it must be a torch.Tensor$"):
+        linear(x_s=None)
+
+
+def test_distributed_tensors_are_refused(tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        spread = distribute_tensor(ones(5, 8), mesh, [Shard(0)])
+        for reduction in ("none", "mean"):
+            with pytest.raises(TypeError, match="w_s = 'DTensor': it is spread over processes: pass a plain tensor"):
+                linear(w_s=spread, reduction=reduction)
+        with pytest.raises(TypeError, match="weight = 'DTensor'"):
+            linear(weight=distribute_tensor(ones(3), mesh, [Shard(0)]))
+        assert linear(w_s=spread.to_local()) == linear()
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("call, change, kind, sentence", BAD, ids=[b[3][:40] for b in BAD])

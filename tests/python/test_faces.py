@@ -55,10 +55,36 @@ def test_numpy_views_and_shapes():
     assert one.shape == () and grads["x_s"].shape == (8,)
 
 
+@pytest.mark.parametrize("use", NAMES)
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_numpy_lse(use, reduction):
+    x = arrays(use)
+    f, g = getattr(streamkl.numpy, f"{use}_kl"), getattr(streamkl, f"{use}_kl")
+    want = [t.numpy() for t in g(*map(torch.from_numpy, x.values()), reduction=reduction, return_lse=True)]
+    loss, lse_s, lse_t = f(**x, reduction=reduction, return_lse=True)
+    (again, *lses), grads = f(**x, reduction=reduction, return_lse=True, grads=NAMES[use][:1])
+    assert lse_s.shape == lse_t.shape == x[NAMES[use][0]].shape[:-1] and list(grads) == [NAMES[use][0]]
+    for got in ((loss, lse_s, lse_t), (again, *lses)):
+        assert all(np.allclose(a, b, rtol=1e-5) for a, b in zip(got, want))
+    one, lse, _ = streamkl.numpy.linear_kl(*[np.ones(s, np.float32) for s in ((4,), (5, 4)) * 2], return_lse=True)
+    assert one == 0 and lse.shape == ()
+
+
+def test_numpy_takes_lists_over_rows():
+    x = arrays("linear")
+    weight = [[1, 0, 2, 1, 1, 1, 1, 0, 1]]
+    assert streamkl.numpy.linear_kl(**x, weight=weight) == streamkl.numpy.linear_kl(**x, weight=np.array(weight))
+
+
 def test_numpy_errors():
     x = arrays("linear")
     with pytest.raises(TypeError, match="x_s.dtype = 'float64'"):
         streamkl.numpy.linear_kl(**{**x, "x_s": x["x_s"].astype(np.float64)})
+    with pytest.raises(TypeError, match=r"x_s.dtype = 'float64': .*: astype\(numpy.float32\)"):
+        streamkl.numpy.linear_kl(**{**x, "x_s": x["x_s"].astype(np.float64)})
+    for grads in (True, "x_s", 3, None):
+        with pytest.raises(TypeError, match=rf"grads = {grads!r}: it must hold names of operands, such as \('x_s',\)"):
+            streamkl.numpy.linear_kl(**x, grads=grads)
     with pytest.raises(TypeError, match="x_s = 'list': it must be a numpy.ndarray"):
         streamkl.numpy.linear_kl(**{**x, "x_s": [1.0]})
     with pytest.raises(ValueError, match=r"w_t.shape\[1\] = 5: it must be 6"):
