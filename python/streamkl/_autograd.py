@@ -3,8 +3,8 @@
 
 mean, sum    the gradients are made in the forward call, in f32, and only scaled in backward (four products). They stay
              f32 until the upstream gradient is known: in f16, before a loss scale is applied, they would underflow.
-none         the LSEs of the rows are saved, in two parts that together are exact, and backward recomputes the logits for
-             any upstream gradient.
+none         the LSEs of the rows are saved, in two parts that together are exact, and backward recomputes the logits
+             for any upstream gradient.
 
 Both backwards go through a second Function that refuses to be differentiated: without it a double backward gives
 wrong numbers or None, silently. 'forward' takes *args because torch binds its signature on every call.
@@ -22,7 +22,11 @@ from ._ops import INPUTS, OPERANDS, row_bits
 from ._options import DIVERGENCE, Options
 
 _LSES = row_bits("m_s", "m_t", "l_s", "l_t")
-_SAVED = {"forward": _LSES | row_bits("loss"), "reverse": _LSES | row_bits("loss"), "jsd": _LSES | row_bits("kl_s", "kl_t")}
+_SAVED = {
+    "forward": _LSES | row_bits("loss"),
+    "reverse": _LSES | row_bits("loss"),
+    "jsd": _LSES | row_bits("kl_s", "kl_t"),
+}
 _SAVED_OF = {_c.DIVERGENCES[name]: bits for name, bits in _SAVED.items()}
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from . import _c
 from ._errors import order_hint
 from ._options import bad
 
-Inputs = Tuple[Optional[Tensor], ...]  # of _c.INPUTS
+Inputs = Tuple[Any, ...]  # of _c.INPUTS, None if not given
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta") if torch.version.hip is None else ("cpu", "meta")  # ROCm calls itself cuda
@@ -78,7 +78,7 @@ def _refuse_tangents(*tensors: Optional[Tensor]) -> None:
                 )
 
 
-def _check(name: str, t: object) -> None:
+def _check(name: str, t: Any) -> None:
     _check_tensor(name, t)
     if t.dtype not in _FLOATS:
         raise bad(f"{name}.dtype", t.dtype, "it must be float32, bfloat16 or float16", TypeError)
@@ -88,7 +88,7 @@ def _check(name: str, t: object) -> None:
         raise bad(f"{name}.shape", (), "it must have a last dimension of vectors")
 
 
-def _check_tensor(name: str, t: object) -> None:
+def _check_tensor(name: str, t: Any) -> None:
     if type(t) not in _PLAIN:
         if not isinstance(t, Tensor):
             module = isinstance(getattr(t, "weight", None), Tensor)
@@ -101,7 +101,7 @@ def _check_tensor(name: str, t: object) -> None:
         raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")
 
 
-def _weight(t: object, rows, attention: bool) -> Tensor:
+def _weight(t: Any, rows, attention: bool) -> Tensor:
     _check_tensor("weight", t)
     if t.is_complex():
         raise bad("weight.dtype", t.dtype, "it must hold numbers or a bool mask", TypeError)
@@ -111,7 +111,7 @@ def _weight(t: object, rows, attention: bool) -> Tensor:
     return _over_rows("weight", t.to(torch.float32), rows, attention)
 
 
-def _bound(name: str, t: object, rows) -> Tensor:
+def _bound(name: str, t: Any, rows) -> Tensor:
     """begin or end, for the operators as int32. Values that int32 does not hold are beyond every column."""
     _check_tensor(name, t)
     if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:

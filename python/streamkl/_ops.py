@@ -15,7 +15,7 @@ shall write in f32. 'saved' are the tensors of the bits in 'rows'.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ def _views(tensors: Sequence[Tensor], bits: int, count: int) -> List[Optional[by
     return [_view(next(rest)) if bits >> i & 1 else None for i in range(count)]
 
 
-def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, **outputs) -> None:
+def _on_device(call: int, kept: Sequence[Any], options: Options, **outputs) -> None:
     """The call on the current stream of the CUDA device that a_s is on. Its workspace is torch's memory: given back
     when this returns, and used again by what comes later in the stream."""
     home = kept[0].device
@@ -62,7 +62,7 @@ def _on_device(call: int, kept: Sequence[Optional[Tensor]], options: Options, **
     _call.on_device(device, call, [*map(_view, kept)], options, **outputs)
 
 
-def _last_contiguous(t: Optional[Tensor]) -> Optional[Tensor]:
+def _last_contiguous(t: Any) -> Any:
     return t if t is None or t.stride(-1) == 1 or t.dim() < 2 or t.shape[-1] <= 1 else t.contiguous()
 
 

@@ -3,9 +3,9 @@
 
 The two classes AttentionOptions and LinearOptions are the table. A line of it is what a type checker knows of the
 option, its default, its type among the arguments of the torch operators, and the function that turns what people write
-into the number that C takes. The calls of torch and of NumPy and the modules all take **options of one of these classes,
-and from the table come their signatures (show_options), the schema of the torch operators (SCHEMA), and what is packed
-into struct skl_problem (FIELDS, by the names in _c.py).
+into the number that C takes. The calls for torch and for NumPy and the modules take **options of one of these classes.
+From the table come their signatures (show_options), the schema of the torch operators (SCHEMA), and what is packed into
+struct skl_problem (FIELDS, by the names in _c.py).
 
 To add an option: its field in _c.PROBLEM, its line here, its words in docs/python.md.
 """
@@ -15,7 +15,20 @@ import difflib
 import inspect
 import math
 import operator
-from typing import Annotated, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 from . import _c
 
@@ -85,7 +98,9 @@ def _beta(name: str, value: object) -> float:
         return 0.5
     number = _number(name, value)
     if not 0 < number < 1:
-        raise bad(name, value, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')")
+        raise bad(
+            name, value, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')"
+        )
     return number
 
 
@@ -296,10 +311,13 @@ def _unknown(use: int, name: str) -> Exception:
     return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]}_kl has no such argument{hint}")
 
 
-def show_options(use: int) -> Callable[[Any], Any]:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def show_options(use: int) -> Callable[[Function], Function]:
     """A decorator for a function that takes **options: help() and inspect show them one by one, with their defaults."""
 
-    def show(function: Any) -> Any:
+    def show(function: Function) -> Function:
         shown = inspect.signature(function)
         own = [p for p in shown.parameters.values() if p.kind is not p.VAR_KEYWORD]
         hints = _hints(_KINDS[use])
@@ -307,7 +325,7 @@ def show_options(use: int) -> Callable[[Any], Any]:
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint.__origin__)
             for (name, option), hint in zip(_TABLES[use].items(), hints.values())
         ]
-        function.__signature__ = shown.replace(parameters=[*own, *more])
+        setattr(function, "__signature__", shown.replace(parameters=[*own, *more]))  # noqa: B010
         return function
 
     return show

@@ -39,8 +39,10 @@ def attention_kl(
     q_s [B, H, N, Ds], k_s [B, Hs, M, Ds]: student; q_t [B, H, N, Dt], k_t [B, Ht, M, Dt]: teacher. f32, bf16 or f16,
         each its own. Hs and Ht divide H (grouped heads). Any strides; only a last dimension that is not contiguous is
         copied.
-    weight: over the queries, [N], [B, N] or what broadcasts to [B, H, N]; numbers or a bool mask. Weight 0 costs nothing.
-    begin, end: integers over the queries, as weight: a query sees only keys begin .. end - 1 (padding, packed sequences).
+    weight: over the queries, [N], [B, N] or what broadcasts to [B, H, N]; numbers or a bool mask. Weight 0 costs
+        nothing.
+    begin, end: integers over the queries, shaped as weight: a query sees only keys begin .. end - 1 (padding, packed
+        sequences).
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
 
     divergence: "forward" KL(teacher || student), "reverse" KL(student || teacher), or
@@ -104,8 +106,7 @@ def linear_kl(
     found = _divergence(inputs, made, options.get("reduction") == "none", return_lse)
     if 2 <= x_s.dim() <= 4:
         return found
-    rows = x_s.shape[:-1]
-    shaped = [t.reshape(rows) if t.dim() else t for t in (found if return_lse else (found,))]
+    shaped = [t.reshape(x_s.shape[:-1]) if t.dim() else t for t in (found if isinstance(found, tuple) else (found,))]
     return (shaped[0], shaped[1], shaped[2]) if return_lse else shaped[0]
 
 

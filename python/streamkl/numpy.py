@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two losses for NumPy arrays: value, value and gradients, and partial rows. No torch.
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. Options are those of the calls for
-torch, and say the same.
+Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. Options are those of the calls
+for torch, and mean the same.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def attention_kl(
 ) -> Result:
     """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N].
 
-    grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient}) with
-        the gradients, float32, of the sum of the returned loss.
+    grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient})
+        with the gradients, float32, of the sum of the returned loss.
     """
     return _divergence(_attention(q_s, k_s, q_t, k_t, weight, begin, end), _c.ATTENTION, options, return_lse, grads)
 

@@ -41,8 +41,8 @@ def attention_partial(
     saved: Optional[Finished] = None,
     **options: Unpack[AttentionOptions],
 ) -> Tensor:
-    """The states, float64 [B, H, N, 6], of the queries over the keys that are given. Arguments as in attention_kl; key 0
-    is the first one here: causal, window, begin and end count from it.
+    """The states, float64 [B, H, N, 6], of the queries over the keys that are given. Arguments as in attention_kl, and
+    columns are counted from the first key that is given here, by causal, window, begin and end too.
 
     saved: for the second sweep of "jsd", what finish() made of the first one.
     """
@@ -62,8 +62,8 @@ def linear_partial(
     saved: Optional[Finished] = None,
     **options: Unpack[LinearOptions],
 ) -> Tensor:
-    """The states, float64 [..., 6], of the tokens over the part of the vocabulary whose rows w_s and w_t hold. Arguments
-    as in linear_kl.
+    """The states, float64 [..., 6], of the tokens over the part of the vocabulary whose rows w_s and w_t hold.
+    Arguments as in linear_kl.
 
     saved: for the second sweep of "jsd", what finish() made of the first one.
     """
@@ -92,8 +92,8 @@ def _saved(inputs: Inputs, a: Tensor, saved: object, names: Sequence[str]) -> Tu
 
 
 def merge(*states: Tensor) -> Tensor:
-    """The states of all columns together, from those of parts of them; associative and commutative to rounding. They are
-    merged on the host: states of a GPU go there and back."""
+    """The states of all columns together, from those of parts of them; associative and commutative to rounding. They
+    are merged on the host: states of a GPU go there and back."""
     if not states:
         raise bad("states", (), "there must be at least one")
     _check_states(states[0])
@@ -107,7 +107,9 @@ def merge(*states: Tensor) -> Tensor:
 
 def _check_states(states: Any, shape: Optional[torch.Size] = None) -> None:
     if not isinstance(states, Tensor) or states.dtype is not torch.float64:
-        raise bad("states", type(states).__name__, "it must be a float64 tensor that a partial call returned", TypeError)
+        raise bad(
+            "states", type(states).__name__, "it must be a float64 tensor that a partial call returned", TypeError
+        )
     if states.dim() == 0 or states.shape[-1] != _c.STATE:
         raise bad("states.shape", tuple(states.shape), f"its last dimension must be {_c.STATE}")
     if shape is not None and states.shape != shape:
@@ -158,8 +160,8 @@ def attention_backward(
     end: Optional[Tensor] = None,
     **options: Unpack[AttentionOptions],
 ) -> Dict[str, Tensor]:
-    """Gradients of the whole loss from the keys that are given: complete for k_s and k_t, to be summed over the pieces for
-    q_s and q_t. saved: what finish() returned. grads: names of operands, such as ("q_s", "k_s").
+    """Gradients of the whole loss from the keys that are given: complete for k_s and k_t, to be summed over the pieces
+    for q_s and q_t. saved: what finish() returned. grads: names of operands, such as ("q_s", "k_s").
 
     They are those of the sum of what reduction makes of the loss; an upstream gradient of the rows is a weight, with
     reduction "sum".
@@ -183,8 +185,8 @@ def linear_backward(
     bias_t: Optional[Tensor] = None,
     **options: Unpack[LinearOptions],
 ) -> Dict[str, Tensor]:
-    """Gradients of the whole loss from the part of the vocabulary that is given: complete for w_s, w_t, bias_s and bias_t,
-    to be summed over the pieces for x_s and x_t. saved and grads as in attention_backward."""
+    """Gradients of the whole loss from the part of the vocabulary that is given: complete for w_s, w_t, bias_s and
+    bias_t, to be summed over the pieces for x_s and x_t. saved and grads as in attention_backward."""
     operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": x_t, "w_t": w_t, "bias_t": bias_t}
     inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight)
     return _backward(inputs, operands, _c.LINEAR, options, saved, grads)

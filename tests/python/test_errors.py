@@ -70,7 +70,12 @@ BAD = [
     (attention, dict(window=(-2, 0)), ValueError, "window = (-2, 0)"),
     (attention, dict(begin=ones(3)), TypeError, "begin.dtype = torch.float32: it must hold integers"),
     (attention, dict(end=ones(4, 3).int()), ValueError, "end.shape = (4, 3): it must broadcast to the rows, (2, 4, 3)"),
-    (attention, dict(weight=ones(4, 3)), ValueError, "weight.shape = (4, 3): it must broadcast to the rows, (2, 4, 3) (two"),
+    (
+        attention,
+        dict(weight=ones(4, 3)),
+        ValueError,
+        "weight.shape = (4, 3): it must broadcast to the rows, (2, 4, 3) (two",
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 """Columns in pieces: value and gradients of one call, whatever the pieces."""
 
 import re
+from functools import partial as partial_of
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import streamkl
 import streamkl.numpy
+
 
 def problem(use, rows=(2, 19), columns=211):
     if use == "linear":
@@ -147,22 +149,26 @@ def test_sentences(face):
     x = {name: array(t) for name, t in problem("linear").items()}
     states = face.linear_partial(**x)
     saved = face.finish(states)
+    partial, finish, merge = partial_of(face.linear_partial, **x), partial_of(face.finish), face.merge
+    backward = partial_of(face.linear_backward, **x, grads=("x_t",), saved=saved)
+    one, five = array(torch.ones(19)), array(torch.ones(3, 5).double())
     bad = [
-        (lambda: face.merge(), ValueError, "states = (): there must be at least one"),
-        (lambda: face.merge(states, states[:1]), ValueError, "states.shape = (1, 19, 6): it must be that of the others"),
-        (lambda: face.merge(array(torch.ones(3, 6))), TypeError, "states = '"),
-        (lambda: face.finish(array(torch.ones(3, 5).double())), ValueError, "states.shape = (3, 5): its last dimension"),
-        (lambda: face.finish(states, weight=array(torch.ones(19))), ValueError, "weight.shape = (19,): it must be that of"),
-        (lambda: face.finish(states, saved=1), TypeError, "saved = 'int': it must be what finish() returned"),
-        (lambda: face.finish(states, beta=0.5), ValueError, "beta = 0.5: only divergence='jsd'"),
-        (lambda: face.linear_partial(**x, saved=states), TypeError, "saved = '"),
-        (lambda: face.linear_partial(**x, saved=saved), ValueError, "saved"),
-        (lambda: face.linear_backward(**x, saved=saved, grads="x_s"), TypeError, "grads = 'x_s': it must hold names"),
-        (lambda: face.linear_backward(**x, saved=saved, grads=True), TypeError, "grads = True: it must hold names"),
-        (lambda: face.linear_backward(**x, saved=saved, grads=("bias_t",)), ValueError, "'bias_t' is not an operand"),
-        (lambda: face.linear_backward(**x, saved=saved._replace(loss=saved.loss[:1]), grads=("x_t",)), ValueError, "saved.loss.shape"),
-        (lambda: face.linear_backward(**x, saved=saved, grads=("x_s",), labels=1), TypeError, "labels="),
-    ]  # fmt: skip
+        (lambda: merge(), ValueError, "states = (): there must be at least one"),
+        (lambda: merge(states, states[:1]), ValueError, "states.shape = (1, 19, 6): it must be that of the others"),
+        (lambda: merge(array(torch.ones(3, 6))), TypeError, "states = '"),
+        (lambda: finish(five), ValueError, "states.shape = (3, 5): its last dimension must be 6"),
+        (lambda: finish(states, weight=one), ValueError, "weight.shape = (19,): it must be that of the rows, (2, 19)"),
+        (lambda: finish(states, saved=1), TypeError, "saved = 'int': it must be what finish() returned"),
+        (lambda: finish(states, beta=0.5), ValueError, "beta = 0.5: only divergence='jsd'"),
+        (lambda: partial(saved=states), TypeError, "saved = '"),
+        (lambda: partial(saved=saved), ValueError, "only JSD has a second sweep"),
+        (lambda: backward(grads="x_s"), TypeError, "grads = 'x_s': it must hold names"),
+        (lambda: backward(grads=True), TypeError, "grads = True: it must hold names"),
+        (lambda: backward(grads=("bias_t",)), ValueError, "'bias_t' is not an operand"),
+        (lambda: backward(saved=saved._replace(loss=one)), ValueError, "saved.loss.shape = (19,): it must be that of"),
+        (lambda: backward(saved=saved._replace(loss=None)), ValueError, "saved.loss"),
+        (lambda: backward(labels=1), TypeError, "cannot use labels="),
+    ]
     for call, kind, sentence in bad:
         with pytest.raises(kind, match=re.escape(sentence)):
             call()

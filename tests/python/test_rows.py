@@ -91,7 +91,9 @@ def test_heads_in_two_dimensions_are_refused(face):
     array = (lambda t: t) if face is streamkl else (lambda t: t.numpy())
     x = [array(t) for t in operands()]
     for name, t in (("weight", torch.rand(3, 5)), ("begin", torch.ones(3, 5).int()), ("end", torch.ones(3, 5).int())):
-        with pytest.raises(ValueError, match=rf"{name}.shape = \(3, 5\).*batch and query; heads are written \[1, H, N\]"):
+        with pytest.raises(
+            ValueError, match=rf"{name}.shape = \(3, 5\).*batch and query; heads are written \[1, H, N\]"
+        ):
             face.attention_kl(*x, **{name: array(t)})
 
 
@@ -101,5 +103,8 @@ def test_padding_mask():
     x, length = operands(b, h, 6, 6), torch.tensor([6, 4, 2])
     mask = torch.arange(6) < length[:, None]
     got = streamkl.attention_kl(*x, weight=mask, end=length[:, None], causal=True, reduction="sum")
-    each = [streamkl.attention_kl(*[t[i : i + 1, :, :n] for t in x], causal=True, reduction="sum") for i, n in enumerate(length)]
+    each = [
+        streamkl.attention_kl(*[t[i : i + 1, :, :n] for t in x], causal=True, reduction="sum")
+        for i, n in enumerate(length)
+    ]
     torch.testing.assert_close(got, sum(each))
