@@ -42,6 +42,7 @@ class Library:
 
     def __init__(self, real):
         self.real, self.calls, self.skl_last_error = real, [], real.skl_last_error
+        self.any_order, self.skl_merge = 0, real.skl_merge
 
     def _moved(self, structures):
         structures = [bytearray(s) for s in structures]
@@ -54,15 +55,16 @@ class Library:
         return gpu, [bytes(s) for s in structures]
 
     def skl_workspace_size(self, call, problem, out, size):
-        gpu, (problem, out) = self._moved([problem, out])
-        assert gpu == (STREAM, 0, 0, 0, 0)
+        gpu, (problem, *out) = self._moved([problem] if out is None else [problem, out])
+        out = out[0] if out else None
+        assert gpu == (STREAM, 0, 0, self.any_order, 0) and (out is None) == (call == _c.PARTIAL)
         assert self.real.skl_workspace_size(call, problem, out, size) == _c.OK
         ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = WORKSPACE
         return _c.OK
 
     def _run(self, name, *structures):
         (stream, workspace, size, any_order, reserved), moved = self._moved(structures)
-        assert (stream, size, any_order, reserved) == (STREAM, WORKSPACE, 0, 0) and workspace
+        assert (stream, size, any_order, reserved) == (STREAM, WORKSPACE, self.any_order, 0) and workspace
         ctypes.memset(workspace, 1, size)  # it is there
         self.calls.append(name)
         return getattr(self.real, name)(*moved)
@@ -75,6 +77,18 @@ class Library:
 
     def skl_backward(self, *structures):
         return self._run("skl_backward", *structures)
+
+    def skl_partial(self, problem, saved, states):
+        gpu, moved = self._moved([problem] if saved is None else [problem, saved])
+        assert gpu[0] == STREAM and gpu[2] == WORKSPACE
+        self.calls.append("skl_partial")
+        return self.real.skl_partial(moved[0], moved[1] if saved else None, states)
+
+    def skl_finish(self, problem, states, out):
+        gpu, (problem, out) = self._moved([problem, out])
+        assert gpu == (STREAM, 0, 0, 0, 0)
+        self.calls.append("skl_finish")
+        return self.real.skl_finish(problem, states, out)
 
 
 @pytest.fixture
@@ -119,6 +133,40 @@ def test_as_on_the_cpu(request, make, run, divergence, reduction):
     assert library.calls == [*forward, "skl_value"]
     for x, y in zip(got, want):
         assert x.dtype == y.dtype and torch.equal(x, y)
+
+
+def test_any_order(believe, library):
+    """It arrives, in the question for the workspace as in the call."""
+    library.any_order = 1
+    args, more = linear()
+    for reduction in reference.REDUCTIONS:
+        streamkl.linear_kl(*args, **more, reduction=reduction, any_order=True).sum().backward()
+    library.any_order = 0
+    streamkl.linear_kl(*args, **more)
+
+
+@pytest.mark.parametrize("divergence", reference.DIVERGENCES)
+def test_partial_as_on_the_cpu(request, divergence):
+    """Columns in pieces: problem, states and what was saved go to the device, merge to the host."""
+
+    def results():
+        (x_s, w_s, x_t, w_t), _ = linear()
+        weight, saved = torch.rand(2, 5, generator=torch.Generator().manual_seed(0)), None
+        pieces = [(x_s, w_s[part], x_t, w_t[part]) for part in (slice(0, 3), slice(3, 7))]
+        options = dict(divergence=divergence, weight=weight)
+        for _ in range(2 if divergence == "jsd" else 1):
+            states = streamkl.merge(*[streamkl.linear_partial(*p, **options, saved=saved) for p in pieces])
+            saved = streamkl.finish(states, **options, saved=saved)
+        grads = [streamkl.linear_backward(*p, saved, grads=("x_s", "w_s"), **options) for p in pieces]
+        return [states, *[t for t in saved if t is not None], *[g for d in grads for g in d.values()]]
+
+    want = results()
+    request.getfixturevalue("believe")
+    library = request.getfixturevalue("library")
+    got = results()
+    sweep = ["skl_partial", "skl_partial", "skl_finish"]
+    assert library.calls == sweep * (2 if divergence == "jsd" else 1) + ["skl_backward"] * 2
+    assert len(got) == len(want) and all(torch.equal(x, y) for x, y in zip(got, want))
 
 
 def test_the_library_says_what_is_missing(believe):
