@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "oracle.h"
+
+#include <stdlib.h>
+
+#define U 0x1p-24
+#define TINY 0x1p-125 /* what underflows may be lost */
+
+/* One side of one row. */
+struct distribution {
+    double *z, *delta;      /* logits and their errors */
+    double *lp, *p, *dp;    /* log-probabilities, probabilities, errors of the probabilities */
+    double *slope, *dslope; /* dz/dx and its error */
+    double *dz, *ddz;       /* gradient of the loss, not yet multiplied by g */
+    double lse, dlse;
+    double rounded; /* how far off an LSE may be that was rounded to f32 before probabilities were made of it */
+    double chain;   /* scale / T: the slope without a softcap */
+};
+
+enum { ARRAYS = 9 };
+
+static double *room(int64_t n)
+{
+    double *x = calloc((size_t)n + 1, sizeof *x);
+    if (!x)
+        abort();
+    return x;
+}
+
+static double larger(double x, double y)
+{
+    return x > y ? x : y;
+}
+
+static double smaller(double x, double y)
+{
+    return x < y ? x : y;
+}
+
+/* 0 times infinity is 0 here: what has no mass does not count. */
+static double times(double x, double y)
+{
+    return x == 0 || y == 0 ? 0 : x * y;
+}
+
+/* ------------------------------------------------------------------------------------------------- logits --- */
+
+static void cap(double c, double T, double x, double dx, double scale, struct distribution *d, int64_t j)
+{
+    double v = scale * x / c, dv = fabs(scale) * dx / c + 2 * U * fabs(v), t = tanh(v), far = fabs(v);
+    double dt = larger(tanh(far + dv) - tanh(far), tanh(far) - tanh(far - dv));
+    d->z[j] = c * t / T;
+    d->delta[j] = c / T * dt + 4 * U * fabs(d->z[j]);
+    d->slope[j] = scale / T * (1 - t * t);
+    d->dslope[j] = fabs(scale) / T * (2 * fabs(t) * (dt + 4 * U) + 4 * U);
+}
+
+static void logits(const struct call *c, int side, int64_t row, struct distribution *d)
+{
+    const struct side *s = &c->side[side];
+    const struct skl_side *o = side == STUDENT ? &c->p.s : &c->p.t;
+    double dim = (double)s->dim, T = c->p.temperature;
+    double scale = o->scale != 0 ? o->scale : c->p.use == SKL_ATTENTION ? 1 / sqrt(dim) : 1;
+    d->chain = fabs(scale) / T;
+    const double *a = s->A + row * s->dim, *b = s->B + (draw_matrix(c, side, row) * s->height + c->lo[row]) * s->dim;
+    for (int64_t j = 0; j < c->hi[row] - c->lo[row]; j++, b += s->dim) {
+        double x = 0, size = 0;
+        for (int64_t k = 0; k < s->dim; k++) {
+            double term = a[k] * b[k];
+            x += term, size += fabs(term);
+        }
+        double dx = U * 2 * (1 + sqrt(dim)) * size;
+        x += s->C ? s->C[c->lo[row] + j] : 0;
+        dx += s->C ? U * (fabs(x) + fabs(s->C[c->lo[row] + j])) : 0;
+        if (o->softcap > 0) {
+            cap(o->softcap, T, x, dx, scale, d, j);
+            continue;
+        }
+        d->z[j] = scale * x / T;
+        d->delta[j] = fabs(scale) / T * dx + 2 * U * fabs(d->z[j]);
+        d->slope[j] = scale / T;
+        d->dslope[j] = 2 * U * fabs(d->slope[j]);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- probability --- */
+
+static double logistic(double x)
+{
+    return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x));
+}
+
+static double log_sum(const double *x, int64_t n, int64_t without)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++) top = j != without && x[j] > top ? x[j] : top;
+    for (int64_t j = 0; j < n && top > -INFINITY; j++) sum += j != without ? exp(x[j] - top) : 0;
+    return top + log(sum);
+}
+
+static void probabilities(struct distribution *d, int64_t n, int rounded)
+{
+    int64_t first = 0;
+    double most = 0, *moved = room(n);
+    for (int64_t j = 0; j < n; j++) first = d->z[j] > d->z[first] ? j : first;
+    for (int64_t j = 0; j < n; j++) {
+        d->delta[j] += U * (3 + d->z[first] - d->z[j]);
+        most = larger(most, d->delta[j]);
+        moved[j] = d->z[j] + d->delta[j];
+    }
+    d->lse = log_sum(d->z, n, -1);
+    double rise = log_sum(moved, n, -1) - d->lse, others = n > 1 ? log_sum(d->z, n, first) : -INFINITY;
+    d->dlse = larger(rise, 0);
+    d->rounded = rounded ? 2 * U * fabs(d->lse) + d->dlse : 0;
+    for (int64_t j = 0; j < n; j++) {
+        double lp = d->z[j] - d->lse, p = exp(lp), off = d->delta[j] + d->dlse + d->rounded, s = d->delta[j] + most;
+        double odds = d->z[j] - (j == first ? others : d->lse + log1p(-p)), at = logistic(odds);
+        double odds_move = larger(logistic(odds + s) - at, at - logistic(odds - s));
+        d->lp[j] = lp, d->p[j] = p, d->dp[j] = p * expm1(off);
+        if (p == 0 && off > 0)
+            d->dp[j] = exp(smaller(lp + off, 0));
+        if (!rounded)
+            d->dp[j] = smaller(d->dp[j], n == 1 ? 0 : odds_move + 1e-15 * p);
+    }
+    free(moved);
+}
+
+/* -------------------------------------------------------------------------------------------- divergences --- */
+
+/* Sensitivities to single logits hold while errors are small; where they are not, all that changes counts. 'used' is the
+ * largest error of a logit that has any mass. */
+static double spread_error(double linear, double whole, double used)
+{
+    return used < 0.01 ? smaller(1.25 * linear + 8 * used * whole, 1.25 * whole) : whole;
+}
+
+static double largest_used(const struct distribution *P, const struct distribution *Q, int64_t n)
+{
+    double most = 0;
+    for (int64_t j = 0; j < n; j++)
+        if (P->p[j] + Q->p[j] > 1e-12)
+            most = larger(most, larger(P->delta[j], Q->delta[j]));
+    return most;
+}
+
+/* Rounded LSEs: probabilities no longer sum to 1, and log-ratios are off by a constant. */
+static double unnormalised(const struct distribution *P, const struct distribution *Q, double K)
+{
+    return (P->rounded + Q->rounded) * (1 + fabs(K));
+}
+
+/* How far log p and log q may be off, together. */
+static double log_error(const struct distribution *P, const struct distribution *Q, int64_t j)
+{
+    return P->delta[j] + P->dlse + P->rounded + Q->delta[j] + Q->dlse + Q->rounded;
+}
+
+/* KL(P || Q); the loss's bound goes to 'bound'. */
+static double kl(struct distribution *P, struct distribution *Q, int64_t n, double *bound)
+{
+    double K = 0, linear = 0, whole = 0, noise = 6 * U;
+    for (int64_t j = 0; j < n; j++) K += times(P->p[j], P->lp[j] - Q->lp[j]);
+    for (int64_t j = 0; j < n; j++) {
+        double p = P->p[j], q = Q->p[j], w = P->lp[j] - Q->lp[j];
+        linear += times(p * P->delta[j], fabs(w - K)) + fabs(q - p) * Q->delta[j];
+        whole += times(P->dp[j], fabs(w)) + times(p + P->dp[j], log_error(P, Q, j));
+        noise += 3 * U * (times(p, fabs(P->lp[j])) + times(p, fabs(Q->lp[j]))) + TINY * fabs(w);
+    }
+    *bound = spread_error(linear, whole, largest_used(P, Q, n)) + noise + 2 * U * fabs(K) + unnormalised(P, Q, K);
+    for (int64_t j = 0; j < n; j++) {
+        double p = P->p[j], q = Q->p[j], w = P->lp[j] - Q->lp[j], sizes = fabs(P->lp[j]) + fabs(Q->lp[j]) + fabs(K);
+        Q->dz[j] = q - p;
+        Q->ddz[j] = P->dp[j] + Q->dp[j] + 3 * U * (p + q) + TINY;
+        P->dz[j] = times(p, w - K);
+        P->ddz[j] = times(P->dp[j], fabs(w - K)) + times(p + P->dp[j], log_error(P, Q, j) + *bound) +
+                    times(4 * U * p, sizes) + TINY * (1 + fabs(w - K));
+    }
+    return K;
+}
+
+/* log of beta p + (1 - beta) q */
+static double log_mixture(double beta, double lp, double lq)
+{
+    double x = log(beta) + lp, y = log1p(-beta) + lq, top = larger(x, y);
+    return top + log1p(exp(smaller(x, y) - top));
+}
+
+/* KL(x || m) of one of JSD's two sides, X, whose share of the mixture is 'share', and its bound. */
+static double kl_mixture(double share, double beta, const struct distribution *X, const struct distribution *Y,
+                         const struct distribution *P, const struct distribution *Q, int64_t n, double *bound)
+{
+    double K = 0, mean_f = 0, mean_h = 0, linear = 0, whole = 0, noise = 6 * U;
+    for (int64_t j = 0; j < n; j++) {
+        double lm = log_mixture(beta, P->lp[j], Q->lp[j]), part = share * exp(X->lp[j] - lm);
+        K += times(X->p[j], X->lp[j] - lm);
+        mean_f += times(X->p[j], X->lp[j] - lm - part);
+        mean_h -= (1 - share) * exp(X->lp[j] + Y->lp[j] - lm);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double lm = log_mixture(beta, P->lp[j], Q->lp[j]), w = X->lp[j] - lm, part = share * exp(w),
+               off = log_error(P, Q, j);
+        double rest = (1 - share) * exp(Y->lp[j] - lm),
+               dw = off * (rest == 0 ? 0 : smaller(1, rest * exp(smaller(off, 700))));
+        linear += times(X->p[j] * X->delta[j], fabs(w - part - mean_f));
+        linear += fabs(-(1 - share) * exp(X->lp[j] + Y->lp[j] - lm) - Y->p[j] * mean_h) * Y->delta[j];
+        whole += times(X->dp[j], fabs(w)) + times(X->p[j] + X->dp[j], dw);
+        noise += 3 * U * (times(X->p[j], fabs(X->lp[j])) + times(X->p[j], fabs(lm))) + TINY * fabs(w);
+    }
+    *bound = spread_error(linear, whole, largest_used(P, Q, n)) + noise + 2 * U * fabs(K) + unnormalised(P, Q, K);
+    return K;
+}
+
+static void mixture_gradient(double share, double beta, double K, double dK, struct distribution *X,
+                             const struct distribution *Y, const struct distribution *P, const struct distribution *Q,
+                             int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double lm = log_mixture(beta, P->lp[j], Q->lp[j]), w = X->lp[j] - lm, off = log_error(P, Q, j);
+        double rest = (1 - share) * exp(Y->lp[j] - lm),
+               dw = off * (rest == 0 ? 0 : smaller(1, rest * exp(smaller(off, 700))));
+        X->dz[j] = share * times(X->p[j], w - K);
+        X->ddz[j] = share *
+                    (times(X->dp[j], fabs(w - K)) + times(X->p[j] + X->dp[j], dw + dK) +
+                     times(4 * U * X->p[j], fabs(X->lp[j]) + fabs(lm) + fabs(K) + 1) + TINY * (1 + fabs(w - K)));
+    }
+}
+
+/* JSD's kl_s and kl_t and the loss, each with its bound: result[0..2], bound[0..2] = KL(q||m), KL(p||m), loss. */
+static void jsd(double beta, struct distribution *Q, struct distribution *P, int64_t n, double result[3],
+                double bound[3])
+{
+    double linear = 0, whole;
+    result[0] = kl_mixture(1 - beta, beta, Q, P, P, Q, n, &bound[0]);
+    result[1] = kl_mixture(beta, beta, P, Q, P, Q, n, &bound[1]);
+    mixture_gradient(1 - beta, beta, result[0], bound[0], Q, P, P, Q, n);
+    mixture_gradient(beta, beta, result[1], bound[1], P, Q, P, Q, n);
+    result[2] = beta * result[1] + (1 - beta) * result[0];
+    whole = beta * bound[1] + (1 - beta) * bound[0];
+    for (int64_t j = 0; j < n; j++) linear += times(fabs(P->dz[j]), P->delta[j]) + times(fabs(Q->dz[j]), Q->delta[j]);
+    bound[2] = smaller(whole, spread_error(linear, whole, largest_used(P, Q, n)) + 3 * U * (2 + log((double)n)) +
+                                  unnormalised(P, Q, result[2]));
+}
+
+/* -------------------------------------------------------------------------------------------------- rows --- */
+
+static int flat(const double *z, int64_t n)
+{
+    for (int64_t j = 1; j < n; j++)
+        if (z[j] != z[0])
+            return 0;
+    return 1;
+}
+
+/* dz into the gradients of one side, all times g. skip_below may leave out entries up to it. */
+static void add_gradients(const struct call *c, int side, int64_t row, const struct distribution *d, struct oracle *o)
+{
+    const struct side *s = &c->side[side];
+    struct numbers *ga = &o->grad[3 * side + GRAD_A], *gb = &o->grad[3 * side + GRAD_B],
+                   *gc = &o->grad[3 * side + GRAD_BIAS];
+    double g = c->g[row], n = (double)(c->hi[row] - c->lo[row]), skip = c->p.skip_below;
+    double lose_a = U * (4 + sqrt(n)), lose_b = U * (4 + sqrt((double)c->rows));
+    const double *a = s->A + row * s->dim;
+    for (int64_t j = c->lo[row]; j < c->hi[row]; j++) {
+        int64_t k = j - c->lo[row], at = (draw_matrix(c, side, row) * s->height + j) * s->dim;
+        double dx = g * times(d->dz[k], d->slope[k]);
+        double off = fabs(g) * (times(d->ddz[k], fabs(d->slope[k])) + times(fabs(d->dz[k]) + d->ddz[k], d->dslope[k]));
+        if (skip > 0 && fabs(times(d->dz[k], d->slope[k])) <= d->chain * (skip + d->ddz[k]))
+            off += fabs(g) * d->chain * skip;
+        off += TINY;
+        for (int64_t i = 0; i < s->dim; i++) {
+            ga->want[row * s->dim + i] += dx * s->B[at + i];
+            ga->bound[row * s->dim + i] += times(off + lose_a * fabs(dx), fabs(s->B[at + i]));
+            gb->want[at + i] += dx * a[i];
+            gb->bound[at + i] += times(off + lose_b * fabs(dx), fabs(a[i]));
+        }
+        if (gc->n)
+            gc->want[j] += dx, gc->bound[j] += off + lose_b * fabs(dx);
+    }
+}
+
+static void put(struct oracle *o, int which, int64_t row, double want, double bound)
+{
+    o->row[which].want[row] = want;
+    o->row[which].bound[row] = bound + U * fabs(want) + TINY;
+}
+
+static void nothing_known(struct distribution d[2], int64_t n, double bound[3])
+{
+    for (int64_t j = 0; j < n; j++) d[0].ddz[j] = d[1].ddz[j] = INFINITY;
+    for (int i = 0; i < 3; i++) bound[i] = INFINITY;
+}
+
+static void one_row(const struct call *c, int64_t row, int lse_error, struct distribution d[2], struct oracle *o)
+{
+    struct distribution *S = &d[STUDENT], *T = &d[TEACHER];
+    int64_t n = c->hi[row] - c->lo[row];
+    double result[3] = {0, 0, 0}, bound[3] = {0, 0, 0};
+    for (int i = 0; i < 2; i++) {
+        logits(c, i, row, &d[i]);
+        probabilities(&d[i], n, lse_error);
+    }
+    if (c->p.divergence == SKL_JSD)
+        jsd(c->p.beta, S, T, n, result, bound);
+    else if (c->p.divergence == SKL_FORWARD_KL)
+        result[2] = kl(T, S, n, &bound[2]);
+    else
+        result[2] = kl(S, T, n, &bound[2]);
+    if (S->rounded >= 1 || T->rounded >= 1) /* an LSE in f32 that may be off by 1: probabilities mean nothing */
+        nothing_known(d, n, bound);
+    o->exact[row] = c->kind == KIND_IDENTICAL || (flat(S->z, n) && flat(T->z, n) && (c->kind == KIND_FLAT || n == 1));
+    put(o, LOSS, row, o->exact[row] ? 0 : result[2], bound[2]);
+    put(o, KL_S, row, o->exact[row] ? 0 : result[0], bound[0]);
+    put(o, KL_T, row, o->exact[row] ? 0 : result[1], bound[1]);
+    for (int i = 0; i < 2; i++) {
+        put(o, LSE_S + i, row, d[i].lse, d[i].dlse);
+        put(o, M_S + i, row, d[i].lse, d[i].dlse);
+    }
+    o->value += c->g[row] * o->row[LOSS].want[row], o->value_bound += fabs(c->g[row]) * o->row[LOSS].bound[row];
+    if (!o->exact[row] || lse_error)
+        for (int i = 0; i < 2; i++) add_gradients(c, i, row, &d[i], o);
+}
+
+/* ------------------------------------------------------------------------------------------------ calls --- */
+
+static struct numbers some(int64_t n)
+{
+    return (struct numbers){n, room(n), room(n)};
+}
+
+struct oracle oracle_of(const struct call *c, int lse_error)
+{
+    struct oracle o = {.exact = calloc((size_t)c->rows + 1, 1), .all_exact = 1};
+    struct distribution d[2];
+    double *memory = room(2 * ARRAYS * c->columns);
+    for (int i = 0; i < ROW_RESULTS; i++) o.row[i] = some(c->rows);
+    for (int i = 0; i < 2; i++) {
+        double *at = memory + i * ARRAYS * c->columns;
+        double **array[ARRAYS] = {&d[i].z,     &d[i].delta,  &d[i].lp, &d[i].p,  &d[i].dp,
+                                  &d[i].slope, &d[i].dslope, &d[i].dz, &d[i].ddz};
+        for (int k = 0; k < ARRAYS; k++) *array[k] = at + k * c->columns;
+        o.grad[3 * i + GRAD_A] = some(view_count(&c->side[i].a.t));
+        o.grad[3 * i + GRAD_B] = some(view_count(&c->side[i].b.t));
+        o.grad[3 * i + GRAD_BIAS] = some(c->side[i].C ? c->side[i].height : 0);
+    }
+    for (int64_t row = 0; row < c->rows; row++) {
+        if (c->g[row] != 0) {
+            one_row(c, row, lse_error, d, &o);
+        } else {
+            o.exact[row] = 1;
+            for (int i = 0; i < 2; i++) o.row[LSE_S + i].want[row] = o.row[M_S + i].want[row] = -INFINITY;
+        }
+        o.all_exact &= o.exact[row];
+    }
+    free(memory);
+    return o;
+}
+
+void oracle_free(struct oracle *o)
+{
+    for (int i = 0; i < ROW_RESULTS; i++) free(o->row[i].want), free(o->row[i].bound);
+    for (int i = 0; i < GRADS; i++) free(o->grad[i].want), free(o->grad[i].bound);
+    free(o->exact);
+}
