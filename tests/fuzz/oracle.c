@@ -127,8 +127,8 @@ static void probabilities(struct distribution *d, int64_t n, int rounded)
 
 /* -------------------------------------------------------------------------------------------- divergences --- */
 
-/* Sensitivities to single logits hold while errors are small; where they are not, all that changes counts. 'used' is the
- * largest error of a logit that has any mass. */
+/* Sensitivities to single logits hold while errors are small; where they are not, all that changes counts. 'used' is
+ * the largest error of a logit that has any mass. */
 static double spread_error(double linear, double whole, double used)
 {
     return used < 0.01 ? smaller(1.25 * linear + 8 * used * whole, 1.25 * whole) : whole;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tensors of hostile layout: permuted dimensions, gaps, negative strides, broadcast inputs, any stride on a dimension of
- * one element, any alignment that the element allows. What is not an element is filled with a canary, a NaN in every
+ * Tensors of hostile layout: permuted dimensions, gaps, negative strides, broadcast inputs, any stride on a dimension
+ * of one element, any alignment that the element allows. What is not an element is filled with a canary, a NaN in every
  * float type: read, it spoils the result; overwritten, it is found. */
 #ifndef FUZZ_VIEW_H
 #define FUZZ_VIEW_H
