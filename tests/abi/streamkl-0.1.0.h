@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamkl: the divergence between two softmax distributions, and its gradient, without ever storing them.
+ *
+ *     z_t[i,j] = cap_t(scale_t (<a_t[i], b_t[j]> + bias_t[j])) / temperature      teacher logits
+ *     z_s[i,j] = cap_s(scale_s (<a_s[i], b_s[j]> + bias_s[j])) / temperature      student logits
+ *     p[i,:] = softmax(z_t[i, lo(i)..hi(i)-1]),   q[i,:] = softmax(z_s[i, lo(i)..hi(i)-1])
+ *     loss[i] = KL(p || q), KL(q || p) or JSD_beta(p, q)
+ *
+ * Attention: a are queries [B, H, N, D], b are keys [B, Hkv, M, D], one problem per (batch, head).
+ * Linear:    a are hidden states [..., D],   b is the unembedding [V, D], columns are the vocabulary.
+ *
+ * The shortest use is in README.md. Every call checks its arguments before it writes anything, returns a status
+ * and leaves a sentence in skl_last_error(). The library never prints, exits or aborts; calls may run
+ * at the same time from any number of threads.
+ */
+#ifndef STREAMKL_H
+#define STREAMKL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define SKL_API
+#else
+#define SKL_API __attribute__((visibility("default")))
+#endif
+
+#define SKL_VERSION_MAJOR 0
+#define SKL_VERSION_MINOR 1
+#define SKL_VERSION_PATCH 0
+
+/* ---------------------------------------------------------------------------------------------- status --- */
+
+enum skl_status {
+    SKL_OK = 0,
+    SKL_BAD_ARGUMENT = 1,  /* an argument breaks a rule; nothing was written */
+    SKL_UNSUPPORTED = 2,   /* a device or instruction set that this build or machine does not have */
+    SKL_OUT_OF_MEMORY = 3, /* the workspace could not be allocated; nothing was written */
+    SKL_CANCELLED = 4,     /* the progress callback asked to stop; outputs are undefined */
+    SKL_NO_DEVICE = 5,     /* CUDA tensors, and no CUDA device or driver; nothing was written */
+    SKL_DEVICE_FAILED = 6, /* a CUDA call failed; outputs are undefined */
+    SKL_NO_LIBRARY = 7     /* cuBLAS is needed and cannot be loaded; outputs are undefined */
+};
+
+/* "bad argument" and the like; never NULL. */
+SKL_API const char *skl_status_string(enum skl_status status);
+
+/* What went wrong in this thread's last failed call: "cannot use ARGUMENT = VALUE: RULE". "" if none failed. */
+SKL_API const char *skl_last_error(void);
+
+/* --------------------------------------------------------------------------------------------- tensors --- */
+
+enum skl_dtype { SKL_F32 = 0, SKL_BF16 = 1, SKL_F16 = 2, SKL_I32 = 3 };
+
+/* SKL_CUDA: data is device memory. All tensors of a problem are on one device, and the call is put into the problem's
+ * stream: it returns before the work is done and never waits for it. */
+enum skl_device { SKL_CPU = 0, SKL_CUDA = 1 };
+
+/* A view of the caller's memory: element (i0, i1, ..) is at data[i0 stride[0] + i1 stride[1] + ..], strides in
+ * elements. The last dimension of an operand or gradient is contiguous (stride 1); others may have any stride,
+ * a broadcast input even 0. data NULL means "not given" or "not wanted". */
+struct skl_tensor {
+    void *data;
+    int32_t dtype;  /* enum skl_dtype */
+    int32_t device; /* enum skl_device */
+    int32_t ndim;
+    int32_t device_index; /* SKL_CUDA: the device's number; 0 on the CPU */
+    int64_t shape[4];
+    int64_t stride[4];
+};
+
+/* Contiguous views: [n], [rows, cols] and [batch, heads, rows, dim]. */
+static inline struct skl_tensor skl_heads(int32_t dtype, const void *data, int64_t batch, int64_t heads, int64_t rows,
+                                          int64_t dim)
+{
+    struct skl_tensor t = {(void *)data, dtype, SKL_CPU, 4, 0, {batch, heads, rows, dim}, {0, 0, 0, 0}};
+    t.stride[3] = 1, t.stride[2] = dim, t.stride[1] = rows * dim, t.stride[0] = heads * rows * dim;
+    return t;
+}
+
+static inline struct skl_tensor skl_matrix(int32_t dtype, const void *data, int64_t rows, int64_t cols)
+{
+    struct skl_tensor t = {(void *)data, dtype, SKL_CPU, 2, 0, {rows, cols, 0, 0}, {0, 0, 0, 0}};
+    t.stride[1] = 1, t.stride[0] = cols;
+    return t;
+}
+
+static inline struct skl_tensor skl_vector(int32_t dtype, const void *data, int64_t n)
+{
+    struct skl_tensor t = {(void *)data, dtype, SKL_CPU, 1, 0, {n, 0, 0, 0}, {0, 0, 0, 0}};
+    t.stride[0] = 1;
+    return t;
+}
+
+/* The same view of memory of a CUDA device. */
+static inline struct skl_tensor skl_on_cuda(struct skl_tensor t, int32_t index)
+{
+    t.device = SKL_CUDA, t.device_index = index;
+    return t;
+}
+
+/* --------------------------------------------------------------------------------------------- problem --- */
+
+enum skl_use { SKL_ATTENTION = 0, SKL_LINEAR = 1 };
+
+enum skl_divergence {
+    SKL_FORWARD_KL = 0, /* KL(p || q), teacher first */
+    SKL_REVERSE_KL = 1, /* KL(q || p), student first */
+    SKL_JSD = 2         /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1 */
+};
+
+enum skl_reduction {
+    SKL_MEAN = 0, /* value = sum_i weight[i] loss[i] / sum_i weight[i]; 0 when every weight is 0 */
+    SKL_SUM = 1   /* value = sum_i weight[i] loss[i] */
+};
+
+enum skl_isa { SKL_ISA_BEST = 0, SKL_ISA_BASELINE = 1, SKL_ISA_AVX2 = 2, SKL_ISA_AVX512 = 3, SKL_ISA_NEON = 4 };
+
+/* One of the two distributions. */
+struct skl_side {
+    struct skl_tensor a;    /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
+    struct skl_tensor b;    /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
+    struct skl_tensor bias; /* linear only: [V], f32, bf16 or f16; optional */
+    double scale;           /* 0: the default, 1/sqrt(D) for attention and 1 for linear */
+    double softcap;         /* c > 0: z becomes c tanh(z / c), after the scale and before the temperature. 0: none */
+};
+
+/* Called on the calling thread between pieces of work, fraction in [0, 1]. Return nonzero to cancel the call. */
+typedef int (*skl_progress)(void *data, double fraction);
+
+/* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"
+ * are the queries or tokens: a tensor over the rows has the shape of a without its last dimension. */
+struct skl_problem {
+    size_t struct_size; /* sizeof(struct skl_problem), so that fields can be added at the end */
+    int32_t use;        /* enum skl_use */
+    int32_t divergence; /* enum skl_divergence */
+    int32_t reduction;  /* enum skl_reduction */
+    int32_t causal;     /* attention: row i sees columns j <= i + M - N (aligned bottom right, as flash attention) */
+    struct skl_side s;  /* student */
+    struct skl_side t;  /* teacher */
+    double beta;        /* for SKL_JSD */
+    double temperature; /* > 0. No T^2 factor is applied to loss or gradient */
+
+    /* Attention: row i sees columns i + M - N - window_left .. i + M - N + window_right; -1: no limit on that side. */
+    int64_t window_left, window_right;
+    /* Columns 0 .. columns-1 are used, later ones are padding with no mass and no gradient, as if they did not exist (M
+     * above counts only the used ones). 0: all of them, and then both sides must have the same number. */
+    int64_t columns;
+    /* Optional i32 tensors over the rows: row i sees only columns begin[i] .. end[i]-1 (packed sequences, padding). */
+    struct skl_tensor begin, end;
+
+    /* Optional f32 tensor over the rows. A row with weight 0 costs nothing: it has loss 0, LSE -inf and gradient 0,
+     * as has a row that sees no column. In skl_backward this is the upstream gradient of the rows. */
+    struct skl_tensor weight;
+
+    int32_t threads; /* 0: as many as OpenMP would use. Results are the same bits for any number */
+    int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
+    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their gradients
+     * if that is more, or what the call needs at least. */
+    size_t workspace_limit;
+    skl_progress progress; /* optional */
+    void *progress_data;
+
+    /* Gradient products may leave out entries of dz that are at most this much of their row's upstream gradient: an
+     * error of at most that in each of them. 0: nothing but exact zeros. dz itself is tested, so this holds for every
+     * divergence. Pays where distributions are peaked: 2^-24 is below the rounding of f32 sums. */
+    double skip_below;
+
+    /* For CUDA tensors, which in turn have no use for threads, isa, progress and skip_below. */
+    void *stream; /* the cudaStream_t; NULL: the default stream. Ignored on the CPU */
+    /* Device memory for the call, aligned to 256 bytes, of at least skl_workspace_size() bytes; in use until the stream
+     * has done the call's work. NULL: the call allocates and frees it in the stream's order. NULL on the CPU. */
+    void *workspace;
+    size_t workspace_bytes;
+    /* 1: gradients may be summed in any order, with atomics: faster, but the last bits change from run to run.
+     * 0: the same bits every time, as always on the CPU. */
+    int32_t any_order;
+    int32_t reserved; /* 0 */
+};
+
+/* What is wanted: everything whose data (or pointer) is not NULL. */
+struct skl_grads {
+    struct skl_tensor a, b; /* shape of the operand; f32 or the operand's dtype. b in 16 bits takes an f32
+                               accumulator of b's size (of one (batch, key head)) out of the workspace */
+    struct skl_tensor bias; /* f32 or the bias's dtype */
+};
+
+struct skl_outputs {
+    size_t struct_size;             /* sizeof(struct skl_outputs) */
+    double *value;                  /* the reduced loss; for CUDA tensors in device memory, as everything here */
+    struct skl_tensor loss;         /* f32 over the rows: divergence of each row, not weighted */
+    struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
+    struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
+    struct skl_grads s, t;          /* gradients of the reduced loss */
+};
+
+static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,
+                                                struct skl_tensor a_t, struct skl_tensor b_t)
+{
+    struct skl_problem p;
+    memset(&p, 0, sizeof p);
+    p.struct_size = sizeof p;
+    p.use = use;
+    p.s.a = a_s, p.s.b = b_s, p.t.a = a_t, p.t.b = b_t;
+    p.beta = 0.5;
+    p.temperature = 1;
+    p.window_left = p.window_right = -1;
+    return p;
+}
+
+/* Forward KL, mean over the rows, scale 1/sqrt(D), no mask. */
+static inline struct skl_problem skl_attention(struct skl_tensor q_s, struct skl_tensor k_s, struct skl_tensor q_t,
+                                               struct skl_tensor k_t)
+{
+    return skl_problem_of(SKL_ATTENTION, q_s, k_s, q_t, k_t);
+}
+
+/* Forward KL, mean over the rows, temperature 1. */
+static inline struct skl_problem skl_linear(struct skl_tensor x_s, struct skl_tensor w_s, struct skl_tensor x_t,
+                                            struct skl_tensor w_t)
+{
+    return skl_problem_of(SKL_LINEAR, x_s, w_s, x_t, w_t);
+}
+
+static inline struct skl_outputs skl_no_outputs(void)
+{
+    struct skl_outputs out;
+    memset(&out, 0, sizeof out);
+    out.struct_size = sizeof out;
+    return out;
+}
+
+/* ----------------------------------------------------------------------------------------------- calls --- */
+
+/* Value only: one pass over the columns, two products. Gradients in 'out' must not be given. Extra memory does not
+ * grow with rows or columns (JSD: it keeps a block of rows of logits, within the limit). */
+SKL_API enum skl_status skl_value(const struct skl_problem *p, const struct skl_outputs *out);
+
+/* Value and the gradients of the reduced loss: four products, keeping a block of rows; six when that block would
+ * pass the workspace limit. */
+SKL_API enum skl_status skl_value_and_grad(const struct skl_problem *p, const struct skl_outputs *out);
+
+/* Gradients alone, recomputed tile by tile: four products. 'saved' holds what skl_value wrote: lse_s and lse_t, and
+ * loss (forward KL with teacher gradients, reverse KL with student gradients) or kl_s / kl_t (JSD, for the side
+ * with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span more
+ * columns than this problem holds: that is the backward of one shard of a vocabulary. */
+SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
+                                     const struct skl_outputs *out);
+
+/* Which call skl_workspace_size() is asked about. */
+enum skl_call { SKL_CALL_VALUE = 0, SKL_CALL_VALUE_AND_GRAD = 1, SKL_CALL_BACKWARD = 2, SKL_CALL_PARTIAL = 3 };
+
+/* Bytes of extra memory that the call would allocate, exactly; for CUDA tensors, of device memory. 'out' as it would be
+ * given to the call. */
+SKL_API enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p,
+                                           const struct skl_outputs *out, size_t *bytes);
+
+/* ---------------------------------------------------------------------------------------- partial rows --- */
+
+/* What is known of a row from some of its columns. Natural logarithms.
+ * m = largest logit (-inf: no column yet), l = sum e^{z - m};
+ * forward KL: acc_t = sum e^{z_t - m_t} (z_t - z_s);  reverse KL: acc_s = sum e^{z_s - m_s} (z_s - z_t);
+ * JSD, second sweep: acc_t = sum p log(p/m), acc_s = sum q log(q/m), with m, l empty. */
+struct skl_state {
+    double m_s, l_s, acc_s;
+    double m_t, l_t, acc_t;
+};
+
+/* The states, state[rows] in row-major order, of the columns that this problem holds. JSD takes two sweeps: finish the
+ * first one's states for the LSEs over all columns, then give those as saved->lse_s and lse_t. NULL otherwise. With
+ * CUDA tensors the states are in device memory, here and in skl_finish. */
+SKL_API enum skl_status skl_partial(const struct skl_problem *p, const struct skl_outputs *saved,
+                                    struct skl_state *state);
+
+/* into[i] = the state of both sets of columns. Associative and commutative to rounding. On the host only. */
+SKL_API enum skl_status skl_merge(int64_t rows, struct skl_state *into, const struct skl_state *from);
+
+/* value, loss, lse_s, lse_t, kl_s, kl_t from complete states. p as it was given to skl_partial (any of the slices): its
+ * divergence, beta, weight, reduction and rows count, its operands are not read. */
+SKL_API enum skl_status skl_finish(const struct skl_problem *p, const struct skl_state *state,
+                                   const struct skl_outputs *out);
+
+/* --------------------------------------------------------------------------------------- introspection --- */
+
+SKL_API const char *skl_version(void);              /* "0.1.0" */
+SKL_API int skl_isa_available(enum skl_isa isa);    /* 1 if compiled in and this CPU (and STREAMKL_ISA) has it */
+SKL_API enum skl_isa skl_isa_best(void);            /* what SKL_ISA_BEST means here */
+SKL_API const char *skl_isa_name(enum skl_isa isa); /* "avx2"; "unknown" for other numbers */
+SKL_API int skl_max_threads(void);                  /* what threads = 0 means here */
+SKL_API int skl_cuda_built(void);                   /* 1 if this library was built with CUDA */
+SKL_API int skl_cuda_devices(void);                 /* CUDA devices here; if 0, skl_last_error() says why */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
