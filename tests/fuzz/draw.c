@@ -171,7 +171,7 @@ static void draw_options(struct call *c)
     }
 }
 
-static double scale_of(const struct call *c, int i)
+double draw_scale(const struct call *c, int i)
 {
     double scale = i == STUDENT ? c->p.s.scale : c->p.t.scale, d = (double)c->side[i].dim;
     return scale != 0 ? scale : c->p.use == SKL_ATTENTION ? 1 / sqrt(d) : 1;
@@ -212,7 +212,7 @@ static void fill_operands(struct call *c, int i)
 {
     struct rng *r = &c->random;
     struct side *s = &c->side[i];
-    double unit = s->spread * c->p.temperature / (fabs(scale_of(c, i)) * sqrt((double)s->dim));
+    double unit = s->spread * c->p.temperature / (fabs(draw_scale(c, i)) * sqrt((double)s->dim));
     double part = c->kind == KIND_LARGE ? pow(unit, rng_real(r, 0, 1)) : 1, top = c->kind == KIND_LARGE ? 1e34 : 3e4;
     int uneven = c->kind != KIND_LARGE && rng_chance(r, 20),
         zero = c->kind == KIND_FLAT && !s->bias.memory && rng_chance(r, 30);
@@ -228,10 +228,10 @@ static void fill_operands(struct call *c, int i)
     for (int64_t j = 0; s->bias.memory && j < s->height; j++) {
         double x = c->kind == KIND_LARGE ? s->spread * rng_normal(r) : 2 * rng_normal(r);
         view_set(&s->bias.t, j,
-                 flat && j ? view_get(&s->bias.t, 0) : x + s->offset * c->p.temperature / scale_of(c, i));
+                 flat && j ? view_get(&s->bias.t, 0) : x + s->offset * c->p.temperature / draw_scale(c, i));
     }
     if (s->offset != 0 && c->p.use == SKL_ATTENTION) {
-        double product = s->offset * c->p.temperature / scale_of(c, i), x = sqrt(fabs(product));
+        double product = s->offset * c->p.temperature / draw_scale(c, i), x = sqrt(fabs(product));
         for (int64_t j = 0; j < c->rows; j++) view_set(&s->a.t, j * s->dim, x);
         for (int64_t n = view_count(&s->b.t), j = 0; j < n; j += s->dim) view_set(&s->b.t, j, copysign(x, product));
     }

@@ -69,6 +69,9 @@ void draw_free(struct call *c);
 /* Which matrix of b a row meets. */
 int64_t draw_matrix(const struct call *c, int side, int64_t row);
 
+/* The scale of a side, the default filled in. */
+double draw_scale(const struct call *c, int side);
+
 /* A line that tells what the call is. */
 void draw_describe(const struct call *c, char *text, size_t size);
 

@@ -50,12 +50,14 @@ static void zero(struct judge *j, const char *what, int64_t i, double got)
         judge_fail(j, "%s[%lld] = %.9g, expected exactly 0", what, (long long)i, got);
 }
 
-/* LSE = ln 2 (m + log2 l) from its two parts. */
+/* LSE = unit m + log l from its two parts, unit = |scale| / T, with a softcap 1 / T. */
 static void judge_parts(struct judge *j, const struct oracle *o, const struct written *w, int side)
 {
+    const struct skl_side *of = side == STUDENT ? &j->call->p.s : &j->call->p.t;
     const double *m = w->row[M_S + side], *l = w->row[L_S + side];
+    double unit = (of->softcap > 0 ? 1 : fabs(draw_scale(j->call, side))) / j->call->p.temperature;
     for (int64_t i = 0; m && l && i < o->row[LOSS].n; i++) {
-        double lse = l[i] == 0 ? -INFINITY : 0.6931471805599453 * (m[i] + log2(l[i]));
+        double lse = l[i] == 0 ? -INFINITY : unit * m[i] + log(l[i]);
         near(j, side == STUDENT ? "LSE of m_s, l_s" : "LSE of m_t, l_t", i, isnan(m[i]) ? (double)NAN : lse,
              o->row[M_S + side].want[i], o->row[M_S + side].bound[i], RATIO_ROWS);
     }
@@ -81,13 +83,15 @@ void judge_rows(struct judge *j, const struct oracle *o, const struct written *w
     judge_parts(j, o, w, TEACHER);
 }
 
-/* What rounding to the gradient's own dtype adds. */
+/* What rounding to the gradient's own dtype adds; what may overflow in it is not known at all. */
 static double storing(int dtype, double x)
 {
-    return dtype == SKL_F32    ? 0x1p-24 * fabs(x) + 0x1p-126
-           : dtype == SKL_BF16 ? 0x1p-8 * fabs(x) + 0x1p-126
-           : fabs(x) > 65500   ? INFINITY
-                               : 0x1p-11 * fabs(x) + 0x1p-24;
+    double most = dtype == SKL_F16 ? 65500 : 3e38;
+    if (x > most)
+        return INFINITY;
+    return dtype == SKL_F32    ? 0x1p-24 * x + 0x1p-126
+           : dtype == SKL_BF16 ? 0x1p-8 * x + 0x1p-126
+                               : 0x1p-11 * x + 0x1p-24;
 }
 
 void judge_grads(struct judge *j, const struct oracle *o, const struct written *w, int exact)

@@ -60,7 +60,7 @@ static void logits(const struct call *c, int side, int64_t row, struct distribut
     const struct side *s = &c->side[side];
     const struct skl_side *o = side == STUDENT ? &c->p.s : &c->p.t;
     double dim = (double)s->dim, T = c->p.temperature;
-    double scale = o->scale != 0 ? o->scale : c->p.use == SKL_ATTENTION ? 1 / sqrt(dim) : 1;
+    double scale = draw_scale(c, side);
     d->chain = fabs(scale) / T;
     const double *a = s->A + row * s->dim, *b = s->B + (draw_matrix(c, side, row) * s->height + c->lo[row]) * s->dim;
     for (int64_t j = 0; j < c->hi[row] - c->lo[row]; j++, b += s->dim) {
@@ -98,23 +98,25 @@ static double log_sum(const double *x, int64_t n, int64_t without)
     return top + log(sum);
 }
 
+/* All relative to the largest logit: ties of logits of 1e30 would be lost in an LSE of that size. */
 static void probabilities(struct distribution *d, int64_t n, int rounded)
 {
     int64_t first = 0;
-    double most = 0, *moved = room(n);
+    double most = 0, *z = room(n), *moved = room(n);
     for (int64_t j = 0; j < n; j++) first = d->z[j] > d->z[first] ? j : first;
     for (int64_t j = 0; j < n; j++) {
-        d->delta[j] += U * (3 + d->z[first] - d->z[j]);
+        z[j] = d->z[j] - d->z[first];
+        d->delta[j] += U * (3 - z[j]);
         most = larger(most, d->delta[j]);
-        moved[j] = d->z[j] + d->delta[j];
+        moved[j] = z[j] + d->delta[j];
     }
-    d->lse = log_sum(d->z, n, -1);
-    double rise = log_sum(moved, n, -1) - d->lse, others = n > 1 ? log_sum(d->z, n, first) : -INFINITY;
-    d->dlse = larger(rise, 0);
+    double sum = log_sum(z, n, -1), others = n > 1 ? log_sum(z, n, first) : -INFINITY;
+    d->lse = d->z[first] + sum;
+    d->dlse = larger(log_sum(moved, n, -1) - sum, 0);
     d->rounded = rounded ? 2 * U * fabs(d->lse) + d->dlse : 0;
     for (int64_t j = 0; j < n; j++) {
-        double lp = d->z[j] - d->lse, p = exp(lp), off = d->delta[j] + d->dlse + d->rounded, s = d->delta[j] + most;
-        double odds = d->z[j] - (j == first ? others : d->lse + log1p(-p)), at = logistic(odds);
+        double lp = z[j] - sum, p = exp(lp), off = d->delta[j] + d->dlse + d->rounded, s = d->delta[j] + most;
+        double odds = z[j] - (j == first ? others : sum + log1p(-p)), at = logistic(odds);
         double odds_move = larger(logistic(odds + s) - at, at - logistic(odds - s));
         d->lp[j] = lp, d->p[j] = p, d->dp[j] = p * expm1(off);
         if (p == 0 && off > 0)
@@ -122,7 +124,7 @@ static void probabilities(struct distribution *d, int64_t n, int rounded)
         if (!rounded)
             d->dp[j] = smaller(d->dp[j], n == 1 ? 0 : odds_move + 1e-15 * p);
     }
-    free(moved);
+    free(z), free(moved);
 }
 
 /* -------------------------------------------------------------------------------------------- divergences --- */
@@ -258,7 +260,7 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
     struct numbers *ga = &o->grad[3 * side + GRAD_A], *gb = &o->grad[3 * side + GRAD_B],
                    *gc = &o->grad[3 * side + GRAD_BIAS];
     double g = c->g[row], n = (double)(c->hi[row] - c->lo[row]), skip = c->p.skip_below;
-    double lose_a = U * (4 + sqrt(n)), lose_b = U * (4 + sqrt((double)c->rows));
+    double lose_a = U * (4 + 2 * sqrt(n)), lose_b = U * (4 + 2 * sqrt((double)c->rows));
     const double *a = s->A + row * s->dim;
     for (int64_t j = c->lo[row]; j < c->hi[row]; j++) {
         int64_t k = j - c->lo[row], at = (draw_matrix(c, side, row) * s->height + j) * s->dim;

@@ -104,13 +104,16 @@ static size_t least_workspace(struct judge *j, enum skl_call call, struct skl_pr
     return bytes;
 }
 
+/* For one thread: more of them would take more, and the limit must not depend on their number if the bits shall not. */
 static void set_limit(struct call *c, struct judge *j, enum skl_call call, struct skl_problem *p,
                       const struct skl_outputs *out)
 {
+    struct skl_problem one = *p;
     size_t bytes = 0, least;
-    if (!c->limit || !way_ok(j, "skl_workspace_size", skl_workspace_size(call, p, out, &bytes)))
+    one.threads = 1;
+    if (!c->limit || !way_ok(j, "skl_workspace_size", skl_workspace_size(call, &one, out, &bytes)))
         return;
-    least = least_workspace(j, call, *p, out);
+    least = least_workspace(j, call, one, out);
     p->workspace_limit = c->limit == 1 || bytes <= least ? least : least + (bytes - least) / 3;
     if (!way_ok(j, "skl_workspace_size within the limit", skl_workspace_size(call, p, out, &bytes)))
         return;
