@@ -10,7 +10,7 @@ from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
 
 from . import _c
 from ._errors import error_of
-from ._options import FIELDS, THREADS, USE, Options
+from ._options import COLUMNS, FIELDS, THREADS, USE, Options
 
 View = Optional[bytes]  # a packed struct skl_tensor; None: not given or not wanted
 
@@ -132,12 +132,27 @@ def merge(rows: int, into: int, other: int) -> None:
 
 
 def finish(
-    options: Options, count: int, states: int, weight: View, rows: Sequence[View], value: int, cuda: int = -1, stream=0
+    options: Options,
+    shape: Sequence[int],
+    widths: Sequence[int],
+    states: int,
+    weight: View,
+    rows: Sequence[View],
+    value: int = 0,
+    cuda: int = -1,
+    stream: int = 0,
 ) -> None:
-    """The rows and the value, at its address, of 'count' complete states, which are at that address."""
-    # C asks for the problem but reads no operand of it: any shapes with as many rows will do.
-    a, b = (view(_NOWHERE, _c.F32, (n, 1), (1, 1), cuda) for n in (count, 1))
-    problem = _problem((a, b, None, a, b, None, weight, None, None), options, 1, None, stream)
+    """The rows and the value, at its address, of complete states, which are at that address. shape: of the rows.
+    widths: of the vectors of both sides, which matter to m_s and m_t as the options do."""
+    # C asks for the problem but reads no operand of it: any with those rows and columns will do.
+    count = options[COLUMNS] or 1
+    columns: Sequence[int] = (shape[0], 1, count) if options[USE] == _c.ATTENTION else (count,)
+    a_s, a_t, b_s, b_t = (
+        view(_NOWHERE, _c.F32, (*lead, width), (*[0] * len(lead), 1), cuda)
+        for lead in (shape, columns)
+        for width in widths
+    )
+    problem = _problem((a_s, b_s, None, a_t, b_t, None, weight, None, None), options, 1, None, stream)
     status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
     if status != _c.OK:
         raise error_of(status, options[USE])

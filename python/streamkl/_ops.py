@@ -175,13 +175,14 @@ def _finish_outputs(states: Tensor, weight: Optional[Tensor], *args) -> List[Ten
 
 
 def _finish(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
-    states, count = states.contiguous(), states.numel() // _c.STATE
+    options, (width_s, width_t, bits) = args[:-3], args[-3:]
+    states = states.contiguous()
     out = _finish_outputs(states, weight, *args)
-    rows = _views([t.view(-1) for t in out[1:]], args[-1], len(_c.ROWS))
-    given = _view(None if weight is None else weight.reshape(-1))
+    rows, shape = _views(out[1:], bits, len(_c.ROWS)), states.shape[:-1]
     total, device = torch.empty((), dtype=torch.float64, device=states.device), _cuda_index(states)
     stream = torch.cuda.current_stream(states.device).cuda_stream if device >= 0 else 0
-    _call.finish(args[:-1], count, states.data_ptr(), given, rows, total.data_ptr(), device, stream)
+    address, value = states.data_ptr(), total.data_ptr()
+    _call.finish(options, shape, (width_s, width_t), address, _view(weight), rows, value, device, stream)
     out[0].copy_(total)
     return out
 
@@ -223,5 +224,8 @@ backward = _operator(
 partial = _operator("partial", f"({_TENSORS}, {SCHEMA}, Tensor[] saved, int rows) -> Tensor", _partial, _partial_output)
 merge = _operator("merge", "(Tensor states, Tensor other) -> Tensor", _merge, _merge_output)
 finish = _operator(
-    "finish", f"(Tensor states, Tensor? weight, {SCHEMA}, int rows) -> Tensor[]", _finish, _finish_outputs
+    "finish",
+    f"(Tensor states, Tensor? weight, {SCHEMA}, SymInt width_s, SymInt width_t, int rows) -> Tensor[]",
+    _finish,
+    _finish_outputs,
 )

@@ -240,7 +240,7 @@ _TYPES = {
 FIELDS: List[str] = [name for name in _c.PROBLEM.names if name == "use" or name in _TYPES]
 SCHEMA = ", ".join(f"{_TYPES.get(name, 'int')} {name}" for name in FIELDS)
 Options = Tuple[Any, ...]  # the values of FIELDS
-USE, DIVERGENCE, THREADS = (FIELDS.index(name) for name in ("use", "divergence", "threads"))
+USE, DIVERGENCE, COLUMNS, THREADS = (FIELDS.index(name) for name in ("use", "divergence", "columns", "threads"))
 
 
 def _place(name: str, option: Option):

@@ -13,8 +13,8 @@ import numpy as np
 
 from . import _c, _call
 from ._arrays import Array, Call, row_arrays, row_views, view
-from ._finished import Finished, check_grads, check_saved, finished, rows_of_finish
-from ._options import AttentionOptions, LinearOptions, bad, make_options, show_options
+from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
+from ._options import AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -140,18 +140,19 @@ def linear_partial(
 def _partial(call: Call, use: int, given: Mapping[str, Any], saved: Optional[Finished]) -> Array:
     options = make_options(use, given)
     states = np.empty((*call.flat, _c.STATE))
-    kept = {} if saved is None else _saved(call, saved, ("lse_s", "lse_t", "m_s", "m_t", "l_s", "l_t"))
+    kept = {} if saved is None else _saved(call, options, saved)
     _call.partial(call.views, call.work, options, 0, row_views(kept) if kept else (), states.ctypes.data)
     return states.reshape(*call.rows, _c.STATE)
 
 
-def _saved(call: Call, saved: object, names: Sequence[str]) -> Dict[str, Array]:
-    check_saved(saved)
-    found = {name: getattr(saved, name) for name in names}
-    for name, array in found.items():
-        if array is not None and array.shape != call.rows:
-            raise bad(f"saved.{name}.shape", array.shape, f"it must be that of the rows, {tuple(call.rows)}")
-    return {name: np.ascontiguousarray(x.reshape(call.flat)) for name, x in found.items() if x is not None}
+def _saved(call: Call, options: Options, saved: Any) -> Dict[str, Array]:
+    """Rows that C takes: what is known, and the LSEs in parts, from their states."""
+    check_saved(saved, call.rows)
+    found = {name: getattr(saved, name) for name in ("loss", "kl_s", "kl_t")}
+    parts, states = row_arrays(PARTS, call.flat), np.ascontiguousarray(saved.states)
+    widths = [call.arrays[i].shape[-1] for i in (0, 3)]
+    _call.finish(options, call.flat, widths, states.ctypes.data, None, row_views(parts))
+    return {**{name: np.ascontiguousarray(x.reshape(call.flat)) for name, x in found.items() if x is not None}, **parts}
 
 
 def merge(*states: Array) -> Array:
@@ -188,22 +189,22 @@ def finish(
     """streamkl.finish for arrays."""
     options = make_options(_c.LINEAR, {"divergence": divergence, "beta": beta, "reduction": reduction})
     _check_states(states)
+    shape = states.shape[:-1]
     if saved is not None:
-        check_saved(saved)
-    states, shape = np.ascontiguousarray(states), states.shape[:-1]
+        check_saved(saved, shape)
+    states = np.ascontiguousarray(states)
     if weight is not None:
         weight = np.ascontiguousarray(weight, np.float32)
         if weight.shape != shape:
             raise bad("weight.shape", weight.shape, f"it must be that of the rows, {shape}")
         weight = weight.reshape(-1)
-    rows = row_arrays(rows_of_finish(divergence, saved), (states.size // _c.STATE,))
-    total = np.empty(())
-    count = states.size // _c.STATE
-    _call.finish(options, count, states.ctypes.data, view(weight), row_views(rows), total.ctypes.data)
+    flat, total = (states.size // _c.STATE,), np.empty(())  # C takes three dimensions of rows, not more
+    rows = row_arrays(rows_of_finish(divergence, saved), flat)
+    _call.finish(options, flat, (1, 1), states.ctypes.data, view(weight), row_views(rows), total.ctypes.data)
     value: Any = float(total)
     if reduction == "none" and "loss" in rows:
         value = (rows["loss"] if weight is None else rows["loss"] * weight).reshape(shape)
-    return finished(value, {name: x.reshape(shape) for name, x in rows.items()}, saved)
+    return finished(value, {name: x.reshape(shape) for name, x in rows.items()}, states, saved)
 
 
 @show_options(_c.ATTENTION)
@@ -245,7 +246,7 @@ def linear_backward(
 def _backward(call: Call, use: int, given: Mapping[str, Any], saved: object, grads: Sequence[str]) -> Gradients:
     options = make_options(use, given)
     check_grads(grads, call.operands)
-    kept = _saved(call, saved, _c.ROWS)
+    kept = _saved(call, options, saved)
     made = call.gradients(grads)
     _call.backward(call.views, call.work, options, 0, row_views(kept), [view(g) for g in made])
     return call.by_name(made)

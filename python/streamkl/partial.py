@@ -17,15 +17,13 @@ import torch
 from torch import Tensor
 
 from . import _c, _ops
-from ._finished import Finished, check_grads, check_saved, finished, rows_of_finish
+from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
 from ._inputs import Inputs, attention_inputs, linear_inputs
 from ._ops import OPERANDS, row_bits
-from ._options import AttentionOptions, LinearOptions, bad, make_options, show_options
+from ._options import AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_LSES = ("lse_s", "lse_t", "m_s", "m_t", "l_s", "l_t")
 
 
 @show_options(_c.ATTENTION)
@@ -72,7 +70,7 @@ def linear_partial(
 
 def _partial(inputs: Inputs, a: Tensor, use: int, given: Mapping[str, Any], saved: Optional[Finished]) -> Tensor:
     options = make_options(use, given)
-    kept, bits = ([], 0) if saved is None else _saved(inputs, a, saved, _LSES)
+    kept, bits = ([], 0) if saved is None else _saved(inputs, a, options, saved)
     states = _ops.partial(*_detached(inputs), *options, kept, bits)
     return states.reshape(*a.shape[:-1], _c.STATE)
 
@@ -81,14 +79,14 @@ def _detached(inputs: Inputs) -> Inputs:
     return tuple(None if t is None else t.detach() for t in inputs)
 
 
-def _saved(inputs: Inputs, a: Tensor, saved: object, names: Sequence[str]) -> Tuple[Sequence[Tensor], int]:
-    """The rows of 'saved' with those names that are known, in the order of _c.ROWS and the operators' shape."""
-    check_saved(saved)
-    found = {name: getattr(saved, name) for name in _c.ROWS if name in names and getattr(saved, name) is not None}
-    for name, t in found.items():
-        if t.shape != a.shape[:-1]:
-            raise bad(f"saved.{name}.shape", tuple(t.shape), f"it must be that of the rows, {tuple(a.shape[:-1])}")
-    return [t.reshape(inputs[0].shape[:-1]) for t in found.values()], row_bits(*found)
+def _saved(inputs: Inputs, a: Tensor, options: Options, saved: Any) -> Tuple[Sequence[Tensor], int]:
+    """Rows that an operator takes, with their bits: what is known, and the LSEs in parts, from their states."""
+    check_saved(saved, tuple(a.shape[:-1]))
+    shape = inputs[0].shape[:-1]
+    known = [name for name in ("loss", "kl_s", "kl_t") if getattr(saved, name) is not None]
+    states = saved.states.reshape(*shape, _c.STATE)
+    _, *parts = _ops.finish(states, None, *options, inputs[0].shape[-1], inputs[3].shape[-1], row_bits(*PARTS))
+    return [*[getattr(saved, name).reshape(shape) for name in known], *parts], row_bits(*known, *PARTS)
 
 
 def merge(*states: Tensor) -> Tensor:
@@ -133,17 +131,18 @@ def finish(
     options = make_options(_c.LINEAR, {"divergence": divergence, "beta": beta, "reduction": reduction})
     _check_states(states)
     if saved is not None:
-        check_saved(saved)
+        check_saved(saved, tuple(states.shape[:-1]))
     if weight is not None:
         if weight.shape != states.shape[:-1]:
             raise bad("weight.shape", tuple(weight.shape), f"it must be that of the rows, {tuple(states.shape[:-1])}")
         weight = weight.detach().to(torch.float32)
     names = rows_of_finish(divergence, saved)
-    value, *rows = _ops.finish(states, weight, *options, row_bits(*names))
-    found = dict(zip([name for name in _c.ROWS if name in names], rows))
+    flat = None if weight is None else weight.reshape(-1)  # C takes three dimensions of rows, not more
+    value, *rows = _ops.finish(states.reshape(-1, _c.STATE), flat, *options, 1, 1, row_bits(*names))
+    found = {name: t.reshape(states.shape[:-1]) for name, t in zip(names, rows)}
     if reduction == "none" and "loss" in found:
         value = found["loss"] if weight is None else found["loss"] * weight
-    return finished(value, found, saved)
+    return finished(value, found, states, saved)
 
 
 @show_options(_c.ATTENTION)
@@ -197,7 +196,7 @@ def _backward(
 ) -> Dict[str, Tensor]:
     options = make_options(use, given)
     check_grads(grads, operands)
-    kept, bits = _saved(inputs, next(iter(operands.values())), saved, _c.ROWS)
+    kept, bits = _saved(inputs, next(iter(operands.values())), options, saved)
     need = sum(1 << i for i, name in enumerate(operands) if name in grads)
     made = _ops.backward(*_detached(inputs), *options, kept, bits, need, (1 << OPERANDS) - 1)
     return {name: g.reshape(operands[name].shape) for name, g in zip([n for n in operands if n in grads], made)}

@@ -34,7 +34,7 @@ def test_opcheck(divergence):
         torch.library.opcheck(_ops.partial, (*args, [], 0))
         states = _ops.partial(*args, [], 0)
         torch.library.opcheck(_ops.merge, (states, states))
-        torch.library.opcheck(_ops.finish, (states, args[6], *args[_ops.INPUTS :], _ops.row_bits("lse_s", "m_t")))
+        torch.library.opcheck(_ops.finish, (states, args[6], *args[_ops.INPUTS :], 8, 8, _ops.row_bits("lse_s", "m_t")))
 
 
 def test_fullgraph_dynamic():

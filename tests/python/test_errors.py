@@ -47,7 +47,7 @@ BAD = [
         linear,
         dict(x_s=ones(3, 0), w_s=ones(5, 0)),
         ValueError,
-        "x_s.shape[1] = 0: vectors must have from 1 to 2^40 entries",
+        "x_s.shape[1] = 0: vectors must have",
     ),
     (linear, dict(bias_s=ones(4)), ValueError, "bias_s.shape[0] = 4: it must be 5"),
     (linear, dict(temperature=0.0), ValueError, "temperature = 0.0: it must be positive and finite"),
