@@ -204,7 +204,7 @@ static enum skl_status check_workspace(const struct skl_problem *p)
 static struct skl_operand operand(const struct skl_tensor *t)
 {
     struct skl_operand o = {t->data, t->dtype, {0, 0, 0}};
-    for (int i = 0; i < t->ndim - 1; i++) o.stride[3 - (t->ndim - 1) + i] = t->stride[i];
+    for (int i = 0; t->data && i < t->ndim - 1; i++) o.stride[3 - (t->ndim - 1) + i] = t->stride[i];
     return o;
 }
 
