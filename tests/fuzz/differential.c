@@ -66,7 +66,7 @@ static void one(struct counts *t, uint64_t seed, int64_t number, int tell)
     struct call c;
     struct judge j = {.call = &c};
     char text[1024];
-    draw_call(&c, seed, (uint64_t)number);
+    draw_call(&c, rng_of(seed, (uint64_t)number));
     draw_describe(&c, text, sizeof text);
     if (tell)
         printf("call %lld: %s\n", (long long)number, text);

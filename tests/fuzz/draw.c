@@ -295,12 +295,12 @@ static void draw_wishes(struct call *c)
     c->again = rng_chance(r, 15);
 }
 
-void draw_call(struct call *c, uint64_t seed, uint64_t number)
+void draw_call(struct call *c, struct rng random)
 {
     static const enum kind kinds[] = {KIND_ORDINARY, KIND_ORDINARY,   KIND_ORDINARY,  KIND_ORDINARY,
                                       KIND_ORDINARY, KIND_NEAR,       KIND_IDENTICAL, KIND_OFFSET,
                                       KIND_FLAT,     KIND_ONE_COLUMN, KIND_LARGE,     KIND_LARGE};
-    *c = (struct call){.random = rng_of(seed, number)};
+    *c = (struct call){.random = random};
     c->kind = kinds[rng_between(&c->random, 0, (int64_t)(sizeof kinds / sizeof *kinds) - 1)];
     c->path = (enum path)rng_between(&c->random, 0, PATHS - 1);
     draw_shapes(c);

@@ -63,7 +63,7 @@ struct call {
     int again;        /* once more with another number of threads: the same bits are expected */
 };
 
-void draw_call(struct call *c, uint64_t seed, uint64_t number);
+void draw_call(struct call *c, struct rng random);
 void draw_free(struct call *c);
 
 /* Which matrix of b a row meets. */

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random numbers that are the same on every machine (splitmix64). Every call of the fuzzer has a generator of its own,
- * made of the seed and the call's number, so that one call can be repeated without those before it. */
+ * made of the seed and the call's number, so that one call can be repeated without those before it. A fuzzer that makes up
+ * bytes has them used first, one for each number: so it chooses what a call is like, and random numbers fill the rest. */
 #ifndef FUZZ_RANDOM_H
 #define FUZZ_RANDOM_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct rng {
     uint64_t state;
+    const uint8_t *bytes;
+    size_t left;
 };
 
 static inline uint64_t rng_next(struct rng *r)
 {
+    if (r->left)
+        return r->left--, *r->bytes++ * 0x0101010101010101u;
     uint64_t z = r->state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -21,7 +27,7 @@ static inline uint64_t rng_next(struct rng *r)
 
 static inline struct rng rng_of(uint64_t seed, uint64_t number)
 {
-    struct rng r = {seed * 0xd1342543de82ef95u + number};
+    struct rng r = {seed * 0xd1342543de82ef95u + number, NULL, 0};
     r.state = rng_next(&r);
     return r;
 }
