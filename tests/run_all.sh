@@ -88,7 +88,7 @@ thread() {
 
 valgrind_some() {
     have valgrind valgrind || { why="valgrind is not here and cannot be installed"; return 77; }
-    printf '%s\n' test_engine test_memory test_threads test_isa test_errors test_device test_blas |
+    printf '%s\n' test_engine test_memory test_isa test_errors test_device test_blas |
         STREAMKL_TEST_CASES=6 xargs -P "$JOBS" -I '{}' valgrind -q --error-exitcode=9 --leak-check=full \
             --errors-for-leak-kinds=definite --show-leak-kinds=definite "$BUILD/tests/{}"
 }
