@@ -565,8 +565,8 @@ static enum skl_status take_saved(const struct skl_problem *p, const struct skl_
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem, const struct skl_outputs *saved,
                           const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w)
 {
-    struct skl_problem p;
-    struct skl_outputs o, s;
+    struct skl_problem p = {0};
+    struct skl_outputs o = {0}, s = {0};
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(adopt_problem(problem, &p));

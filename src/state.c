@@ -36,18 +36,18 @@ void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from)
     *into = sum;
 }
 
-struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *r)
+struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *row)
 {
-    const struct skl_side_state *s = &r->side[w->student], *t = &r->side[!w->student];
+    const struct skl_side_state *s = &row->side[w->student], *t = &row->side[!w->student];
     return (struct skl_state){s->m, s->l, s->acc, t->m, t->l, t->acc};
 }
 
-struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *x)
+struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *state)
 {
-    struct skl_row_state r;
-    r.side[w->student] = (struct skl_side_state){x->m_s, x->l_s, x->acc_s};
-    r.side[!w->student] = (struct skl_side_state){x->m_t, x->l_t, x->acc_t};
-    return r;
+    struct skl_row_state row;
+    row.side[w->student] = (struct skl_side_state){state->m_s, state->l_s, state->acc_s};
+    row.side[!w->student] = (struct skl_side_state){state->m_t, state->l_t, state->acc_t};
+    return row;
 }
 
 static double lse_of(const struct skl_side_state *s)

@@ -151,8 +151,8 @@ static inline double skl_moved_acc(double acc, double l_p, double shift, double 
     return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
 }
 
-struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *s);
-struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *s);
+struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *row);
+struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *state);
 void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from);
 
 /* A complete row's results, natural logarithms: LSE = m + log l. m is the logit of a score that an f32 holds exactly. */

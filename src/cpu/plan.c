@@ -154,6 +154,12 @@ static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
     return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
 }
 
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t common = skl_gcd(a, b);
+    return common ? a / common * b : 0;
+}
+
 /* Heads that must take turns because they add to the same gradient of b. */
 static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 {
@@ -163,7 +169,7 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
         const struct skl_work_side *s = &w->side[i];
         if (s->grad_b.data || s->grad_bias.data) {
             plan->own_columns = 1;
-            plan->group = plan->group / skl_gcd(plan->group, s->share) * s->share;
+            plan->group = common_multiple(plan->group, s->share);
         }
     }
 }
@@ -222,12 +228,11 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     while (count_bytes(w, plan) > w->limit) {
         if (plan->lanes > 1)
             plan->lanes /= 2;
-        else if (plan->kept_tiles > 4)
+        else if (plan->kept_tiles >
+                 (plan->block >= 2 * w->kernels->nr ? 4 : 1)) /* few tiles, then few rows, then one tile */
             plan->kept_tiles /= 2;
         else if (plan->block >= 2 * w->kernels->nr)
             plan->block = (int)round_up(plan->block / 2, w->kernels->nr);
-        else if (plan->kept_tiles > 1)
-            plan->kept_tiles /= 2;
         else if (plan->by_tile && plan->tasks > 1)
             plan->tasks /= 2;
         else

@@ -78,7 +78,7 @@ static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
 {
     struct skl_run *run = w->run;
     int64_t tasks = run->plan.lanes * parts;
-    int odd = w->phase & 1, team = run->team.size;
+    int odd = (int)(w->phase & 1), team = run->team.size;
     atomic_store_explicit(&share_of(run, w->rank)->taken[!odd], 0,
                           memory_order_relaxed); /* nobody looks before the barrier */
     for (int i = 0; i < team; i++) {
