@@ -143,7 +143,8 @@ struct skl_gpu_finish_rows {
     float beta[2];
     double *loss_out;          /* [rows]; NULL: not wanted */
     struct skl_state *partial; /* [rows]; NULL: results are wanted */
-    struct skl_gpu_vector loss, lse[2], kl[2];
+    struct skl_gpu_vector loss, lse[2], kl[2], m[2], l[2];
+    double unit[2]; /* of each side's m: LSE = unit m + log l */
 };
 
 /* sum_values: the weighted sum of the rows' losses, by one block. */
@@ -160,6 +161,8 @@ struct skl_gpu_sum_values {
 struct skl_gpu_make_factors {
     struct skl_gpu_vector weight; /* data NULL: r = 1 */
     struct skl_gpu_vector loss, lse[2], kl;
+    struct skl_gpu_vector m[2], l[2]; /* instead of the LSEs, if given */
+    double unit[2];
     const struct skl_gpu_range *range;
     const struct skl_gpu_scalars *scalars;
     int64_t rows;

@@ -21,7 +21,8 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
         even = even && evenly(w, s->a.data, s->a.stride) && evenly(w, s->grad_a.data, s->grad_a.stride) &&
-               evenly(w, s->lse.data, s->lse.stride) && evenly(w, s->kl.data, s->kl.stride);
+               evenly(w, s->lse.data, s->lse.stride) && evenly(w, s->kl.data, s->kl.stride) &&
+               evenly(w, s->m.data, s->m.stride) && evenly(w, s->l.data, s->l.stride);
     }
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;

@@ -163,6 +163,12 @@ SKL_DEVICE side_state given_state(const skl_gpu_finish_rows &args, int64_t row, 
     return {s.m_t, s.l_t, s.acc_t};
 }
 
+/* The kernels' acc is a sum of e^{z_P - m_P} (z_P - z_Q); a caller's states have both logits relative to their m. */
+SKL_DEVICE double offset_of_acc(const side_state &p, const side_state &q)
+{
+    return p.l == 0 || isinf(p.acc) || isinf(q.m) ? 0 : p.l * (p.m - q.m);
+}
+
 SKL_DEVICE double lse_of(const side_state &s)
 {
     return s.l == 0 ? -INFINITY : s.m + log(s.l);
@@ -174,8 +180,10 @@ SKL_DEVICE double kl_of(const side_state &p, double lse_p, double lse_q)
     return lse_p == -INFINITY ? 0 : lse_q == -INFINITY ? (double)INFINITY : p.acc / p.l + (lse_q - lse_p);
 }
 
-SKL_DEVICE void put_partial(const skl_gpu_finish_rows &args, int64_t row, const side_state (&s)[2])
+SKL_DEVICE void put_partial(const skl_gpu_finish_rows &args, int64_t row, side_state (&s)[2])
 {
+    if (args.sweep == SKL_SWEEP_KL)
+        s[0].acc -= offset_of_acc(s[0], s[1]);
     const side_state a = args.student ? s[1] : s[0], b = args.student ? s[0] : s[1];
     args.partial[row] = {a.m, a.l, a.acc, b.m, b.l, b.acc};
 }
@@ -203,10 +211,19 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
         put_partial(args, row, s);
         return;
     }
+    if (args.partial_in && args.sweep == SKL_SWEEP_KL)
+        s[0].acc += offset_of_acc(s[0], s[1]);
+    if (args.partial_in && args.sweep == SKL_SWEEP_JSD && (s[0].l != 0 || s[1].l != 0))
+        s[0].acc = s[1].acc = 0; /* a state of the first sweep knows no divergence yet */
     double lse[2] = {lse_of(s[0]), lse_of(s[1])}, loss = 0;
     if (args.sweep != SKL_SWEEP_JSD || args.partial_in)
 #pragma unroll
-        for (int side = 0; side < 2; side++) put_row(args.lse[side], row, heads, n, lse[side]);
+        for (int side = 0; side < 2; side++) {
+            float m = (float)(lse[side] / args.unit[side]);
+            put_row(args.lse[side], row, heads, n, lse[side]);
+            put_row(args.m[side], row, heads, n, m);
+            put_row(args.l[side], row, heads, n, isinf(m) ? 0 : exp(lse[side] - args.unit[side] * m));
+        }
     if (args.sweep == SKL_SWEEP_LSE)
         return;
     if (args.sweep == SKL_SWEEP_JSD) {
@@ -232,6 +249,20 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_co
         *args.value = !args.mean ? sum : args.scalars->largest > 0 ? sum / args.scalars->weight_sum : 0;
 }
 
+namespace
+{
+
+/* From its two parts, if they were given. */
+SKL_DEVICE double saved_lse(const skl_gpu_make_factors &args, int64_t row, int side)
+{
+    if (!args.m[side].data || !args.l[side].data)
+        return row_value(args.lse[side], row, args.heads, args.n);
+    double m = row_value(args.m[side], row, args.heads, args.n), l = row_value(args.l[side], row, args.heads, args.n);
+    return l == 0 ? -INFINITY : args.unit[side] * m + log(l);
+}
+
+}  // namespace
+
 extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_constant__ skl_gpu_make_factors args)
 {
     int64_t row = own_row();
@@ -239,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_
         return;
     int heads = args.heads, n = args.n;
     skl_gpu_factors f = {{1e30f, 1e30f}, 0, 0};
-    double lse[2] = {row_value(args.lse[0], row, heads, n), row_value(args.lse[1], row, heads, n)};
+    double lse[2] = {saved_lse(args, row, 0), saved_lse(args, row, 1)};
     if (args.range[row].lo < args.range[row].hi && lse[0] != -INFINITY && lse[1] != -INFINITY) {
         f.lse2[0] = (float)(SKL_LOG2E_DOUBLE * lse[0]), f.lse2[1] = (float)(SKL_LOG2E_DOUBLE * lse[1]);
         if (args.dz == SKL_DZ_P)

@@ -121,6 +121,11 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
                                         .n = (int32_t)w->n,
                                         .dz = dz,
                                         .factors = run->memory.factors};
+    for (int side = 0; side < 2; side++) {
+        args.m[side] = skl_gpu_rows_of(&w->side[side].m);
+        args.l[side] = skl_gpu_rows_of(&w->side[side].l);
+        args.unit[side] = w->side[side].unit;
+    }
     return START(run, "make_factors", (w->rows + 127) / 128, 1, 128, 0, args);
 }
 
@@ -169,6 +174,9 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
     for (int side = 0; side < 2; side++) {
         args.lse[side] = skl_gpu_rows_of(&w->side[side].lse);
         args.kl[side] = skl_gpu_rows_of(&w->side[side].kl);
+        args.m[side] = skl_gpu_rows_of(&w->side[side].m);
+        args.l[side] = skl_gpu_rows_of(&w->side[side].l);
+        args.unit[side] = w->side[side].unit;
     }
     return START(run, "finish_rows", (w->rows + 127) / 128, 1, 128, 0, args);
 }
