@@ -18,7 +18,7 @@ static enum skl_status make_plan(struct test_fixture *f, enum skl_call call, int
     struct skl_gpu_properties device = {processors, 99 << 10};
     struct skl_work w;
     saved.value = NULL;
-    enum skl_status status = skl_check(call, &f->p, call == SKL_CALL_BACKWARD ? &saved : NULL, &out, &w);
+    enum skl_status status = skl_check(call, &f->p, call == SKL_CALL_BACKWARD ? &saved : NULL, &out, NULL, &w);
     if (status)
         return status;
     w = skl_gpu_flat(&w);
@@ -87,7 +87,7 @@ static void split_rule(void)
         struct skl_gpu_properties device = {table[k].processors, 99 << 10};
         struct skl_work w;
         out.value = &f.value;
-        CHECK_STATUS(skl_check(SKL_CALL_VALUE, &f.p, NULL, &out, &w), SKL_OK);
+        CHECK_STATUS(skl_check(SKL_CALL_VALUE, &f.p, NULL, &out, NULL, &w), SKL_OK);
         CHECK_STATUS(skl_gpu_make_plan(SKL_CALL_VALUE, &w, &device, &plan), SKL_OK);
         CHECK(plan.splits == table[k].splits, "%d splits, expected %d", plan.splits, table[k].splits);
         check_split(&plan, table[k].cols, table[k].processors);
@@ -263,7 +263,7 @@ static void offsets(void)
     struct skl_gpu_properties device = {4, 99 << 10};
     struct skl_work w;
     out.value = &f.value;
-    CHECK_STATUS(skl_check(SKL_CALL_VALUE_AND_GRAD, &f.p, NULL, &out, &w), SKL_OK);
+    CHECK_STATUS(skl_check(SKL_CALL_VALUE_AND_GRAD, &f.p, NULL, &out, NULL, &w), SKL_OK);
     CHECK_STATUS(skl_gpu_make_plan(SKL_CALL_VALUE_AND_GRAD, &w, &device, &plan), SKL_OK);
     const struct skl_gpu_memory *m = &plan.offset;
     const struct {
