@@ -307,23 +307,22 @@ static double size_of(int64_t n)
     return n > 0 ? (double)n : 0;
 }
 
-static double elements(const struct skl_tensor *t, int dims)
+static double elements(const struct skl_tensor *t, int without_last)
 {
     double n = 1;
-    for (int k = 0; known(t) && k < dims; k++) n *= size_of(t->shape[k]);
+    for (int k = 0; known(t) && k < t->ndim - without_last; k++) n *= size_of(t->shape[k]);
     return n;
 }
 
 /* Rows, columns and dims together: what a call would take. */
 static double work(void)
 {
-    const struct skl_tensor *a = &problem.p.s.a, *b = &problem.p.s.b, *c = &problem.p.t.b;
-    return elements(a, a->ndim) * (elements(b, b->ndim) + elements(c, c->ndim));
+    return elements(&problem.p.s.a, 0) * (elements(&problem.p.s.b, 0) + elements(&problem.p.t.b, 0));
 }
 
 static double row_count(void)
 {
-    return elements(&problem.p.s.a, problem.p.s.a.ndim - 1);
+    return elements(&problem.p.s.a, 1);
 }
 
 static int all_in_arena(void)
