@@ -9,6 +9,7 @@ library made of the header alone: each of its functions with an empty body, and 
 the structures are integers that do not name theirs. The real sources include the same header, so their types are
 these; that LIBRARY.so gives away the same functions is checked here. --record writes streamkl.abi anew.
 """
+
 import os
 import pathlib
 import re
@@ -31,8 +32,13 @@ def have(program, package):
     wanted = os.environ.get("STREAMKL_TEST_NO_INSTALL", "0") != "1" and os.getuid() == 0 and shutil.which("apt-get")
     if not shutil.which(program) and wanted:
         print(f"installing {package}", flush=True)
-        subprocess.run(["apt-get", "install", "-y", "-q", package], capture_output=True, timeout=250, check=False,
-                       env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
+        subprocess.run(
+            ["apt-get", "install", "-y", "-q", package],
+            capture_output=True,
+            timeout=250,
+            check=False,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        )
     return shutil.which(program) is not None
 
 
@@ -57,8 +63,25 @@ def build_interface(library, include, cc, folder):
     prototypes += [f"void {ENUM}{name}(enum {name} x)" for name in re.findall(r"^enum (\w+) {", header, re.MULTILINE)]
     bodies = [f"SKL_API {prototype}\n{{\n    __builtin_trap();\n}}\n" for prototype in prototypes]
     (folder / "interface.c").write_text("#include <streamkl/streamkl.h>\n" + "".join(bodies))
-    subprocess.run([cc, "-std=c11", "-w", "-g", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{include}",
-                    f"-Wl,-soname,{soname(library)}", "interface.c", "-o", "interface.so"], check=True, cwd=folder)
+    subprocess.run(
+        [
+            cc,
+            "-std=c11",
+            "-w",
+            "-g",
+            "-O0",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+            f"-I{include}",
+            f"-Wl,-soname,{soname(library)}",
+            "interface.c",
+            "-o",
+            "interface.so",
+        ],
+        check=True,
+        cwd=folder,
+    )
     return str(folder / "interface.so")
 
 

@@ -171,9 +171,9 @@ static void draw_options(struct call *c)
     }
 }
 
-double draw_scale(const struct call *c, int i)
+double draw_scale(const struct call *c, int side)
 {
-    double scale = i == STUDENT ? c->p.s.scale : c->p.t.scale, d = (double)c->side[i].dim;
+    double scale = side == STUDENT ? c->p.s.scale : c->p.t.scale, d = (double)c->side[side].dim;
     return scale != 0 ? scale : c->p.use == SKL_ATTENTION ? 1 / sqrt(d) : 1;
 }
 

@@ -18,7 +18,7 @@ found=$BUILD/fuzz
 
 # Is clang here with its fuzzer, or can it be installed?
 have_fuzzer() {
-    printf 'int LLVMFuzzerTestOneInput(const char *x, unsigned long n);\nint LLVMFuzzerTestOneInput(const char *x, unsigned long n) { return x && n > 9; }\n' |
+    echo 'int LLVMFuzzerTestOneInput(const char *x, unsigned long n) { return x && n > 9; }' |
         clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null
 }
 
@@ -37,7 +37,7 @@ build() {
     mkdir -p "$tree"
     # shellcheck disable=SC2086
     cmake -S . -B "$tree" $generator -DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-fsanitize=fuzzer-no-link \
-        -DSTREAMKL_SANITIZE=address,undefined -DSTREAMKL_FUZZ=ON -DSTREAMKL_OPENMP=OFF -DSTREAMKL_TOOL=OFF \
+        -DSTREAMKL_SANITIZE=address,undefined -DSTREAMKL_FUZZ=ON -DSTREAMKL_THREADS=OFF -DSTREAMKL_TOOL=OFF \
         -DSTREAMKL_CUDA=OFF >"$tree.log" 2>&1 &&
         cmake --build "$tree" --parallel "$JOBS" --target fuzz_arguments fuzz_problems >>"$tree.log" 2>&1 && return 0
     tail -30 "$tree.log"
@@ -53,15 +53,15 @@ run() {
     ${fixed:-} "$tree/tests/fuzz_$target" -artifact_prefix="$found/$target-" -rss_limit_mb=4096 -timeout=60 "$@"
 }
 
-# With a seed and a number of runs, from an empty corpus and with everything at the same addresses (pointers are among what
-# it compares), the fuzzer does the same every time.
+# With a seed and a number of runs, from an empty corpus and with everything at the same addresses (pointers are among
+# what it compares), the fuzzer does the same every time.
 bounded() {
     fixed=
     setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
     for task in "arguments 30000 120" "problems 300 48"; do
         # shellcheck disable=SC2086
         set -- $task
-        run "$1" -seed=1 -runs="$2" -max_len="$3" -len_control=0 -print_final_stats=0 -verbosity=0 >"$found/$1.log" 2>&1 || {
+        run "$1" -seed=1 -runs="$2" -max_len="$3" -len_control=0 -verbosity=0 >"$found/$1.log" 2>&1 || {
             tail -40 "$found/$1.log"
             echo "fuzz_$1: FAILED; $found/$1-* repeats it"
             return 1
@@ -70,7 +70,7 @@ bounded() {
     done
 }
 
-command -v clang >/dev/null 2>&1 && have_fuzzer || install_fuzzer
+have_fuzzer || install_fuzzer
 have_fuzzer || { echo "skipped: no clang with libFuzzer, and it cannot be installed"; exit 77; }
 mkdir -p "$found"
 build || exit 1

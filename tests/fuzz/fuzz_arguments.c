@@ -5,8 +5,8 @@
  * sentence and write nothing, or succeed and write nothing but the elements of its outputs, which then share no memory
  * with each other or with an input.
  *
- * A view that reaches out of the arena, which no library can know, is shown only to skl_workspace_size(), which looks at
- * no element but the weights.
+ * A view that reaches out of the arena, which no library can know, is shown only to skl_workspace_size(), which looks
+ * at no element but the weights.
  */
 #include <streamkl/streamkl.h>
 

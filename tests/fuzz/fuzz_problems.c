@@ -30,8 +30,8 @@ static double *room(int64_t n)
     return x;
 }
 
-/* Logits of 1e30 are not for the reference: it takes LSEs out of them, in which ties are lost. Nor is an exact 0, so the
- * oracle is asked for bounds in which LSEs may be rounded: those it has for every row. */
+/* Logits of 1e30 are not for the reference: it takes LSEs out of them, in which ties are lost. Nor is an exact 0, so
+ * the oracle is asked for bounds in which LSEs may be rounded: those it has for every row. */
 static void check_reference(const struct call *c, struct judge *j)
 {
     struct oracle o = oracle_of(c, 1);

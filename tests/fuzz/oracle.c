@@ -12,12 +12,13 @@ struct distribution {
     double *lp, *p, *dp;    /* log-probabilities, probabilities, errors of the probabilities */
     double *slope, *dslope; /* dz/dx and its error */
     double *dz, *ddz;       /* gradient of the loss, not yet multiplied by g */
+    double *factor;         /* what an exponential that has underflowed to 0 would have been multiplied by */
     double lse, dlse;
     double rounded; /* how far off an LSE may be that was rounded to f32 before probabilities were made of it */
     double chain;   /* scale / T: the slope without a softcap */
 };
 
-enum { ARRAYS = 9 };
+enum { ARRAYS = 10 };
 
 static double *room(int64_t n)
 {
@@ -172,10 +173,12 @@ static double kl(struct distribution *P, struct distribution *Q, int64_t n, doub
     for (int64_t j = 0; j < n; j++) {
         double p = P->p[j], q = Q->p[j], w = P->lp[j] - Q->lp[j], sizes = fabs(P->lp[j]) + fabs(Q->lp[j]) + fabs(K);
         Q->dz[j] = q - p;
-        Q->ddz[j] = P->dp[j] + Q->dp[j] + 3 * U * (p + q) + TINY;
+        Q->ddz[j] = P->dp[j] + Q->dp[j] + 3 * U * (p + q);
+        Q->factor[j] = 1;
         P->dz[j] = times(p, w - K);
         P->ddz[j] = times(P->dp[j], fabs(w - K)) + times(p + P->dp[j], log_error(P, Q, j) + *bound) +
-                    times(4 * U * p, sizes) + TINY * (1 + fabs(w - K));
+                    times(4 * U * p, sizes);
+        P->factor[j] = fabs(w - K);
     }
     return K;
 }
@@ -221,9 +224,9 @@ static void mixture_gradient(double share, double beta, double K, double dK, str
         double rest = (1 - share) * exp(Y->lp[j] - lm),
                dw = off * (rest == 0 ? 0 : smaller(1, rest * exp(smaller(off, 700))));
         X->dz[j] = share * times(X->p[j], w - K);
-        X->ddz[j] = share *
-                    (times(X->dp[j], fabs(w - K)) + times(X->p[j] + X->dp[j], dw + dK) +
-                     times(4 * U * X->p[j], fabs(X->lp[j]) + fabs(lm) + fabs(K) + 1) + TINY * (1 + fabs(w - K)));
+        X->ddz[j] = share * (times(X->dp[j], fabs(w - K)) + times(X->p[j] + X->dp[j], dw + dK) +
+                             times(4 * U * X->p[j], fabs(X->lp[j]) + fabs(lm) + fabs(K) + 1));
+        X->factor[j] = fabs(w - K);
     }
 }
 
@@ -268,7 +271,7 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
         double off = fabs(g) * (times(d->ddz[k], fabs(d->slope[k])) + times(fabs(d->dz[k]) + d->ddz[k], d->dslope[k]));
         if (skip > 0 && fabs(times(d->dz[k], d->slope[k])) <= d->chain * (skip + d->ddz[k]))
             off += fabs(g) * d->chain * skip;
-        off += TINY;
+        off += TINY * (1 + d->factor[k]) * larger(1, fabs(g) * d->chain); /* dx, or what it is made of */
         for (int64_t i = 0; i < s->dim; i++) {
             ga->want[row * s->dim + i] += dx * s->B[at + i];
             ga->bound[row * s->dim + i] += times(off + lose_a * fabs(dx), fabs(s->B[at + i]));
@@ -331,14 +334,14 @@ static struct numbers some(int64_t n)
 
 struct oracle oracle_of(const struct call *c, int lse_error)
 {
-    struct oracle o = {.exact = calloc((size_t)c->rows + 1, 1), .all_exact = 1};
+    struct oracle o = {.exact = calloc((size_t)c->rows + 1, sizeof(int)), .all_exact = 1};
     struct distribution d[2];
     double *memory = room(2 * ARRAYS * c->columns);
     for (int i = 0; i < ROW_RESULTS; i++) o.row[i] = some(c->rows);
     for (int i = 0; i < 2; i++) {
         double *at = memory + i * ARRAYS * c->columns;
-        double **array[ARRAYS] = {&d[i].z,     &d[i].delta,  &d[i].lp, &d[i].p,  &d[i].dp,
-                                  &d[i].slope, &d[i].dslope, &d[i].dz, &d[i].ddz};
+        double **array[ARRAYS] = {&d[i].z,     &d[i].delta,  &d[i].lp, &d[i].p,   &d[i].dp,
+                                  &d[i].slope, &d[i].dslope, &d[i].dz, &d[i].ddz, &d[i].factor};
         for (int k = 0; k < ARRAYS; k++) *array[k] = at + k * c->columns;
         o.grad[3 * i + GRAD_A] = some(view_count(&c->side[i].a.t));
         o.grad[3 * i + GRAD_B] = some(view_count(&c->side[i].b.t));

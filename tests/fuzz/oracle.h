@@ -34,7 +34,7 @@ struct oracle {
     double value, value_bound;
     struct numbers row[ROW_RESULTS]; /* M_S.. hold the LSEs once more, with the bound of the two parts together */
     struct numbers grad[GRADS];
-    char *exact;   /* [rows]: the row's loss and gradients are exactly 0 */
+    int *exact;    /* [rows]: the row's loss and gradients are exactly 0 */
     int all_exact; /* every row's are */
 };
 

@@ -200,7 +200,7 @@ int view_unchanged(const struct view *v)
 
 int view_untouched(const struct view *v)
 {
-    for (size_t i = 0; i < v->bytes; i++)
+    for (size_t i = 0; v->memory && i < v->bytes; i++)
         if (v->memory[i] != CANARY)
             return 0;
     return 1;

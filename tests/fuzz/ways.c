@@ -202,13 +202,15 @@ static void once_more(struct call *c, struct judge *j, const struct oracle *o, c
     written_free(&second);
 }
 
+enum { INPUTS = 9 };
+
 static void check_inputs(struct call *c, struct judge *j)
 {
-    const struct view *all[] = {&c->side[0].a,    &c->side[0].b, &c->side[0].bias, &c->side[1].a, &c->side[1].b,
-                                &c->side[1].bias, &c->begin,     &c->end,          &c->weight};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    const struct view *all[INPUTS] = {&c->side[0].a,    &c->side[0].b, &c->side[0].bias, &c->side[1].a, &c->side[1].b,
+                                      &c->side[1].bias, &c->begin,     &c->end,          &c->weight};
+    for (int i = 0; i < INPUTS; i++)
         if (!view_unchanged(all[i]))
-            judge_fail(j, "input %d was written to", (int)i);
+            judge_fail(j, "input %d was written to", i);
 }
 
 void way_run(struct call *c, struct judge *j)
