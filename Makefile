@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: all demo test test-quick test-long test-python model python wheel abi bench install lint format tidy clean help
+.PHONY: all demo test test-quick test-long test-python model python wheel fuzz abi bench install lint format tidy clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
@@ -40,7 +40,7 @@ test: all
 test-quick:
 	@test -f $(BUILD)/quick/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/quick -DSTREAMKL_CUDA=OFF; }
 	@cmake --build $(BUILD)/quick --parallel $(JOBS)
-	@cd $(BUILD)/quick && ctest -E test_work --output-on-failure --no-tests=error -j $(JOBS)
+	@cd $(BUILD)/quick && ctest -E 'test_work|fuzz_bounded' --output-on-failure --no-tests=error -j $(JOBS)
 
 # What is slow and seldom red, an hour or two: every C test in every variant; the CUDA kernels with more schedules, more
 # random cases and every mutant; the wheel as it is shipped.
@@ -105,6 +105,11 @@ tidy:
 	@cmake $(BUILD)/tidy >/dev/null
 	@run-clang-tidy -quiet -p $(BUILD)/tidy -j $(JOBS) '$(FILES)'
 
+# clang's fuzzer on the argument checks and on small problems, until stopped or for ARGS=-max_total_time=600. What it
+# finds is kept in $(BUILD)/fuzz.
+fuzz:
+	@BUILD=$(abspath $(BUILD)) tests/fuzz/fuzz.sh $(ARGS)
+
 # The interface as compiled programs rely on it, written to tests/abi/streamkl.abi anew: for a release, or a new enumerator.
 abi: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS) --target abi
@@ -127,6 +132,7 @@ help:
 	@echo "make lint        clang-format, ruff and shellcheck on every file"
 	@echo "make format      the same, without shellcheck: mends what it finds"
 	@echo "make tidy        clang-tidy on every C file"
+	@echo "make fuzz        clang's fuzzer, until stopped (ARGS=-max_total_time=600: ten minutes)"
 	@echo "make abi         record the interface anew, for a release"
 	@echo "make clean       remove $(BUILD)/"
 	@echo "BUILD=dir, PREFIX=dir, JOBS=n and CMAKE_ARGS=\"-DSTREAMKL_...\" change the usual."
