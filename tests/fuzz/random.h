@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random numbers that are the same on every machine (splitmix64). Every call of the fuzzer has a generator of its
- * own, made of the seed and the call's number, so that one call can be repeated without those before it. A fuzzer that makes
- * up bytes has them used first, one for each number: so it chooses what a call is like, and random numbers fill the
- * rest. */
+ * Random numbers that are the same on every machine (splitmix64). Every call of the fuzzer has a generator of its own,
+ * made of the seed and the call's number, so that one call can be repeated without those before it. A fuzzer that
+ * makes up bytes has them used first, one for each number: so it chooses what a call is like, and random numbers fill
+ * the rest. */
 #ifndef FUZZ_RANDOM_H
 #define FUZZ_RANDOM_H
 
