@@ -4,6 +4,8 @@
  */
 #include "cases.h"
 
+#include "../src/cpu/team.h"
+
 #include <inttypes.h>
 
 static struct test_case plain_case(int use, int64_t rows, int64_t cols, int64_t dim)
@@ -57,8 +59,7 @@ static int64_t edge_size(int64_t most)
 static int64_t divisor_of(int64_t n)
 {
     int64_t d = test_between(1, n);
-    while (n % d != 0)
-        d--;
+    while (n % d != 0) d--;
     return d;
 }
 
@@ -146,8 +147,7 @@ static struct skl_tensor build_rows(struct test_fixture *f, int input, int32_t d
 {
     struct skl_tensor *a = &f->in[0].t;
     f->in[input] = test_tensor(dtype, a->ndim - 1, a->shape, 0, f->c.layout, f->c.place);
-    for (int64_t i = 0; i < test_count(&f->in[input].t); i++)
-        test_set(&f->in[input].t, i, value(&f->c));
+    for (int64_t i = 0; i < test_count(&f->in[input].t); i++) test_set(&f->in[input].t, i, value(&f->c));
     return f->in[input].t;
 }
 
@@ -184,6 +184,7 @@ uint64_t test_checksum(const struct test_fixture *f)
 void test_build(struct test_fixture *f, const struct test_case *c)
 {
     memset(f, 0, sizeof *f);
+    skl_team_waits = 1;
     f->c = *c;
     struct skl_tensor none = {0};
     f->p = skl_problem_of(c->use, none, none, none, none);
@@ -219,8 +220,7 @@ void test_build(struct test_fixture *f, const struct test_case *c)
 void test_destroy(struct test_fixture *f)
 {
     CHECK(test_checksum(f) == f->checksum, "a call changed its inputs");
-    for (int k = 0; k < INPUTS; k++)
-        test_tensor_free(&f->in[k]);
+    for (int k = 0; k < INPUTS; k++) test_tensor_free(&f->in[k]);
     for (int k = 0; k < OUTPUTS; k++) {
         test_tensor_free(&f->out[k]);
         free(f->want[k]), free(f->bound[k]);

@@ -304,7 +304,7 @@ static void modes_of_threads(void)
 {
     struct skl_team team = {0};
     unsigned mode[THREADS];
-    skl_team_run(&team, THREADS, note_mode, mode);
+    skl_team_run(&team, THREADS, 1, note_mode, mode);
     test_context("threads started in the usual mode");
     for (int rank = 1; rank < team.size; rank++)
         CHECK(mode[rank] == (SKL_FLOAT_MODE & CONTROL), "thread %d is in mode %#x", rank, mode[rank]);
@@ -315,6 +315,7 @@ int main(void)
 {
     test_begin("test_float_mode");
     set_mode(USUAL);
+    skl_team_waits = 1;
     modes_of_threads();
     fill();
     for (int dtype = 0; dtype < DTYPES; dtype++)

@@ -5,6 +5,7 @@
  * with pthread_create wrapped. Most of it in forked children, which begin without threads.
  */
 #define _GNU_SOURCE
+#include "../src/cpu/team.h"
 #include "streamkl/streamkl.h"
 #include "test.h"
 
@@ -17,6 +18,7 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ROWS = 200, COLUMNS = 700, DIM = 32, THREADS = 8 }; /* enough work that all of them are wanted */
@@ -34,6 +36,15 @@ enum { SANITIZED = 0 };
 static atomic_int created,
     refuse_after = INT32_MAX; /* threads made by the library or the test; most that may be made */
 
+static int late; /* threads take so many seconds to come */
+static void *(*late_start)(void *);
+
+static void *start_late(void *data)
+{
+    sleep((unsigned)late);
+    return late_start(data);
+}
+
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *data);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *data);
 
@@ -41,7 +52,10 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 {
     if (atomic_fetch_add(&created, 1) >= atomic_load(&refuse_after))
         return EAGAIN;
-    return __real_pthread_create(thread, attr, start, data);
+    if (!late)
+        return __real_pthread_create(thread, attr, start, data);
+    late_start = start;
+    return __real_pthread_create(thread, attr, start_late, data);
 }
 
 /* Threads of this process; 0 where that cannot be told. */
@@ -180,6 +194,22 @@ static int memory_is_short(int megabytes)
     rlim_t most = used + room + ((rlim_t)megabytes << 20);
     struct rlimit limit = {most, most};
     return setrlimit(RLIMIT_AS, &limit) ? 2 : wrong_call(THREADS);
+}
+
+/* What is done on one thread in a millisecond waits for no other that takes seconds. */
+static int threads_come_late(int seconds)
+{
+    struct timespec before, after;
+    late = seconds;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    if (wrong_call(THREADS) || wrong_call(3))
+        return 1;
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    if (after.tv_sec - before.tv_sec >= seconds - 1)
+        return 2;
+    sleep((unsigned)seconds);
+    late = 0;
+    return wrong_call(THREADS) || atomic_load(&created) != THREADS - 1 ? 3 : 0; /* with those that have come by now */
 }
 
 /* The kernel does not count root's processes. */
@@ -349,17 +379,20 @@ int main(void)
     test_begin("test_team");
     fill(a_s, ROWS * DIM), fill(a_t, ROWS * DIM), fill(b_s, COLUMNS * DIM), fill(b_t, COLUMNS * DIM);
     CHECK_STATUS(call(&expected, 1, NULL, NULL), SKL_OK); /* one thread: the children's parent has no others */
-    for (int possible = 0; possible < THREADS; possible++)
-        in_child("threads that can be had", creation_fails, possible);
-    in_child("default", default_threads, 0);
-    in_child("signals", signals_are_the_callers, 4);
-    in_child("callers", callers_at_once, test_quick() ? 4 : 8);
-    in_child("cancelled caller", cancelled_caller, 10);
-    if (!SANITIZED) {
-        in_child("forks during calls", fork_in_the_middle, test_quick() ? 10 : 60);
-        in_child("fork in a callback", fork_in_a_callback, 3);
-        for (int more = 0; more < 2; more++) in_child("processes", processes_are_short, more);
-        for (int megabytes = 0; megabytes <= 6; megabytes += 2) in_child("megabytes", memory_is_short, megabytes);
+    in_child("seconds late", threads_come_late, 4);
+    for (skl_team_waits = 0; skl_team_waits < 2; skl_team_waits++) {
+        for (int possible = 0; possible < THREADS; possible++)
+            in_child("threads that can be had", creation_fails, possible);
+        in_child("default", default_threads, 0);
+        in_child("signals", signals_are_the_callers, 4);
+        in_child("callers", callers_at_once, test_quick() ? 4 : 8);
+        in_child("cancelled caller", cancelled_caller, 10);
+        if (!SANITIZED) {
+            in_child("forks during calls", fork_in_the_middle, test_quick() ? 10 : 60);
+            in_child("fork in a callback", fork_in_a_callback, 3);
+            for (int more = 0; more < 2; more++) in_child("processes", processes_are_short, more);
+            for (int megabytes = 0; megabytes <= 6; megabytes += 2) in_child("megabytes", memory_is_short, megabytes);
+        }
     }
     return test_end();
 }

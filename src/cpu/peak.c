@@ -62,7 +62,7 @@ static void read_thread(void *data, int rank)
 static double run_burst(struct burst *b, int threads, void (*work)(void *, int))
 {
     double sum = 0;
-    skl_team_run(&b->team, threads, work, b);
+    skl_team_run(&b->team, threads, 1, work, b);
     for (int i = 0; i < b->team.size; i++) sum += b->best[i];
     return sum;
 }

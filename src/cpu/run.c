@@ -312,6 +312,18 @@ enum skl_status skl_run_nothing(enum skl_call call, struct skl_run *run)
     return SKL_OK;
 }
 
+/* How long to wait for a thread, in seconds: a quarter of what the call takes on one, of which the first takes half away.
+ * Where the processors are taken (torch's idle threads keep them for milliseconds) a small call is done before another
+ * thread could have begun. */
+static double patience(const struct skl_work *w)
+{
+    enum { LEAST = 20 };                   /* microseconds; a thread that is awake needs one */
+    double products_a_microsecond = 50000; /* of one core, roughly */
+    double dims = (double)(w->side[0].dim + w->side[1].dim) * (w->grads ? 2 : 1);
+    double call = (double)w->rows * (double)w->columns * dims / products_a_microsecond;
+    return 1e-6 * (call / 4 > LEAST ? call / 4 : LEAST);
+}
+
 enum skl_status skl_run(struct skl_run *run)
 {
     for (int side = 0; side < 2; side++) { /* beyond f32 any unit is as good as the largest */
@@ -321,7 +333,7 @@ enum skl_status skl_run(struct skl_run *run)
     char *memory = lay_out(run);
     if (!memory)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
-    skl_team_run(&run->team, run->plan.threads, work_together, run);
+    skl_team_run(&run->team, run->plan.threads, patience(run->work), work_together, run);
     free(memory);
     if (atomic_load(&run->cancelled))
         return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");

@@ -5,8 +5,7 @@
  * time there are n times as many threads.
  *
  * A worker is a place in a static table, so that nothing is allocated and no worker ever goes away while somebody looks at
- * it. Its state is changed by its caller (IDLE to BUSY) and by itself (back to IDLE); whoever waits for the other looks
- * for a while, then sleeps.
+ * it. Whoever waits for a change of its state looks for a while, then sleeps.
  */
 #define _DEFAULT_SOURCE /* sigset_t */
 #include "team.h"
@@ -20,7 +19,13 @@
 #include <stddef.h>
 #include <time.h>
 
-enum state { IDLE, BUSY, ENDING };
+enum state {
+    IDLE,
+    CALLED, /* by a caller, who may still change his mind and do without it */
+    HERE,   /* it has come, and waits for the others */
+    BUSY,
+    ENDING
+};
 
 struct worker {
     _Alignas(128) atomic_int state; /* no line shared with a neighbour, nor the line that is fetched with it */
@@ -97,11 +102,15 @@ static void *serve(void *data)
     struct worker *me = data;
     skl_enter_float_mode();
     for (;;) {
+        int called = CALLED;
         wait_while(me, IDLE);
-        if (atomic_load(&me->state) == ENDING)
+        if (atomic_compare_exchange_strong(&me->state, &called, HERE)) {
+            wait_while(me, HERE);
+            me->work(me->data, me->rank);
+            set_state(me, IDLE);
+        } else if (called == ENDING) {
             return NULL;
-        me->work(me->data, me->rank);
-        set_state(me, IDLE);
+        }
     }
 }
 
@@ -218,35 +227,55 @@ __attribute__((destructor)) static void end_workers(void)
 
 /* -------------------------------------------------------------------------------------------------- team --- */
 
-/* Starts those that have no thread until that fails once; who then has none is left out. */
-static int gather(struct worker *list, void (*work)(void *data, int rank), void *data)
+int skl_team_waits;
+
+/* Calls all, starting those that have no thread until that fails once. */
+static void call_workers(struct worker *list)
 {
-    int size = 1, refused = 0;
+    int refused = 0;
     for (struct worker *w = list; w; w = w->next) {
         if (!w->running && !refused)
             start(w);
         refused = !w->running;
-        w->work = work, w->data = data;
-        w->rank = w->running ? size++ : 0;
+        if (w->running)
+            set_state(w, CALLED);
+    }
+}
+
+/* Gives a rank to each that comes in time, 0 to the others, and returns how many are in the team then. */
+static int gather(struct worker *list, long long patience)
+{
+    int size = 1, looks = 0;
+    long long end = now_ns() + patience;
+    for (struct worker *w = list; w; w = w->next) {
+        int called = CALLED;
+        while (w->running && atomic_load_explicit(&w->state, memory_order_acquire) == CALLED &&
+               (skl_team_waits || now_ns() < end))
+            skl_look_again(&looks);
+        w->rank = w->running && !atomic_compare_exchange_strong(&w->state, &called, IDLE) ? size++ : 0;
     }
     return size;
 }
 
-static void run_together(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data)
+static void run_together(struct skl_team *team, int threads, double patience, void (*work)(void *data, int rank),
+                         void *data)
 {
     struct worker *list = take_workers(threads - 1);
-    team->size = gather(list, work, data);
+    call_workers(list);
+    team->size = gather(list, (long long)(1e9 * patience));
     for (struct worker *w = list; w; w = w->next)
-        if (w->running)
+        if (w->rank) {
+            w->work = work, w->data = data;
             set_state(w, BUSY);
+        }
     work(data, 0);
     for (struct worker *w = list; w; w = w->next)
-        if (w->running)
+        if (w->rank)
             wait_while(w, BUSY);
     give_back(list);
 }
 
-void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data)
+void skl_team_run(struct skl_team *team, int threads, double patience, void (*work)(void *data, int rank), void *data)
 {
     int cancelling;
     team->size = 1;
@@ -255,15 +284,17 @@ void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, i
         return;
     }
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* sleeping is where a thread could be cancelled */
-    run_together(team, threads, work, data);
+    run_together(team, threads, patience, work, data);
     pthread_setcancelstate(cancelling, &cancelling);
 }
 
 #else
 
-void skl_team_run(struct skl_team *team, int threads, void (*work)(void *data, int rank), void *data)
+int skl_team_waits;
+
+void skl_team_run(struct skl_team *team, int threads, double patience, void (*work)(void *data, int rank), void *data)
 {
-    (void)threads;
+    (void)threads, (void)patience;
     team->size = 1;
     work(data, 0);
 }
