@@ -36,12 +36,12 @@ enum { SANITIZED = 0 };
 static atomic_int created,
     refuse_after = INT32_MAX; /* threads made by the library or the test; most that may be made */
 
-static int late; /* threads take so many seconds to come */
+static atomic_int late; /* threads take so many seconds to come */
 static void *(*late_start)(void *);
 
 static void *start_late(void *data)
 {
-    sleep((unsigned)late);
+    sleep((unsigned)atomic_load(&late));
     return late_start(data);
 }
 
@@ -52,9 +52,10 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 {
     if (atomic_fetch_add(&created, 1) >= atomic_load(&refuse_after))
         return EAGAIN;
-    if (!late)
+    if (!atomic_load(&late))
         return __real_pthread_create(thread, attr, start, data);
-    late_start = start;
+    if (!late_start) /* they are all the library's, and begin alike */
+        late_start = start;
     return __real_pthread_create(thread, attr, start_late, data);
 }
 
@@ -200,7 +201,7 @@ static int memory_is_short(int megabytes)
 static int threads_come_late(int seconds)
 {
     struct timespec before, after;
-    late = seconds;
+    atomic_store(&late, seconds);
     clock_gettime(CLOCK_MONOTONIC, &before);
     if (wrong_call(THREADS) || wrong_call(3))
         return 1;
@@ -208,7 +209,7 @@ static int threads_come_late(int seconds)
     if (after.tv_sec - before.tv_sec >= seconds - 1)
         return 2;
     sleep((unsigned)seconds);
-    late = 0;
+    atomic_store(&late, 0);
     return wrong_call(THREADS) || atomic_load(&created) != THREADS - 1 ? 3 : 0; /* with those that have come by now */
 }
 

@@ -34,6 +34,7 @@ struct worker {
     pthread_cond_t changed;
     pthread_t thread;
     int running;         /* has a thread */
+    int awake;           /* was so when it was called */
     struct worker *next; /* in the pool's list, or in its caller's */
     void (*work)(void *data, int rank);
     void *data;
@@ -72,27 +73,34 @@ static int looked_in_vain(struct worker *w, enum state old)
     return 1;
 }
 
-/* Until the state is not 'old' any more. */
-static void wait_while(struct worker *w, enum state old)
+/* Until the state may have changed. Wakes too when it was changed back at once: a caller who cannot wait for it may still
+ * want it to be awake for his next call. */
+static void sleep_once(struct worker *w, enum state old)
 {
-    if (!looked_in_vain(w, old))
-        return;
     pthread_mutex_lock(&w->lock);
     atomic_fetch_add(&w->sleepers, 1);
-    while (atomic_load(&w->state) == (int)old) pthread_cond_wait(&w->changed, &w->lock);
+    if (atomic_load(&w->state) == (int)old)
+        pthread_cond_wait(&w->changed, &w->lock);
     atomic_fetch_sub(&w->sleepers, 1);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Either the sleeper sees the new state, or it is counted before: these accesses have one order for all threads. */
-static void set_state(struct worker *w, enum state state)
+static void wait_while(struct worker *w, enum state old)
+{
+    while (looked_in_vain(w, old)) sleep_once(w, old);
+}
+
+/* Returns whether somebody sleeps who waits for it. Either the sleeper sees the new state, or he is counted before: these
+ * accesses have one order for all threads. */
+static int set_state(struct worker *w, enum state state)
 {
     atomic_store(&w->state, state);
     if (!atomic_load(&w->sleepers))
-        return;
+        return 0;
     pthread_mutex_lock(&w->lock);
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+    return 1;
 }
 
 /* ---------------------------------------------------------------------------------------------- starting --- */
@@ -234,23 +242,24 @@ static void call_workers(struct worker *list)
 {
     int refused = 0;
     for (struct worker *w = list; w; w = w->next) {
-        if (!w->running && !refused)
+        int fresh = !w->running;
+        if (fresh && !refused)
             start(w);
         refused = !w->running;
-        if (w->running)
-            set_state(w, CALLED);
+        w->awake = w->running && !set_state(w, CALLED) && !fresh;
     }
 }
 
 /* Gives a rank to each that comes in time, 0 to the others, and returns how many are in the team then. */
-static int gather(struct worker *list, long long patience)
+static int gather(struct worker *list, double patience)
 {
+    const double waking = 50e-6; /* what a thread that sleeps needs, at best some 10 us */
     int size = 1, looks = 0;
-    long long end = now_ns() + patience;
+    long long begin = now_ns(), patient = (long long)(1e9 * patience);
     for (struct worker *w = list; w; w = w->next) {
-        int called = CALLED;
-        while (w->running && atomic_load_explicit(&w->state, memory_order_acquire) == CALLED &&
-               (skl_team_waits || now_ns() < end))
+        int called = CALLED, waits = w->running && (w->awake || patience >= waking);
+        while (atomic_load_explicit(&w->state, memory_order_acquire) == CALLED &&
+               (skl_team_waits || (waits && now_ns() - begin < patient)))
             skl_look_again(&looks);
         w->rank = w->running && !atomic_compare_exchange_strong(&w->state, &called, IDLE) ? size++ : 0;
     }
@@ -262,7 +271,7 @@ static void run_together(struct skl_team *team, int threads, double patience, vo
 {
     struct worker *list = take_workers(threads - 1);
     call_workers(list);
-    team->size = gather(list, (long long)(1e9 * patience));
+    team->size = gather(list, patience);
     for (struct worker *w = list; w; w = w->next)
         if (w->rank) {
             w->work = work, w->data = data;
