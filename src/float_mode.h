@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floating-point mode in which everything is computed: round to nearest, no exception traps, subnormal numbers count
- * as 0 (docs/math.md, section Underflow). A multiply-add that meets a subnormal takes some 150 cycles on Intel, and
- * gradients of peaked rows are full of them. Each public call enters the mode and gives the caller's back, so results are
- * the same bits whatever mode that is.
+ * The floating-point mode in which everything is computed: round to nearest, no exception traps, subnormal numbers
+ * count as 0 (docs/math.md, section Underflow). A multiply-add that meets a subnormal takes some 150 cycles on Intel,
+ * and gradients of peaked rows are full of them. Each public call enters the mode and gives the caller's back, so
+ * results are the same bits whatever mode that is.
  *
  * The instructions are told to touch memory: nothing that reads or writes it moves across them.
  */

@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * 16-bit floats by bits: bf16 is the upper half of an f32, f16 has 5 exponent and 10 mantissa bits. Conversions to
- * 16 bits round to nearest, ties to even; NaN stays NaN. All are as right where subnormal f32 count as 0 (float_mode.h):
- * subnormal f16 come and go exactly, subnormal bf16 are subnormal f32 and come as they are, to count as 0 when used. */
+/* SPDX-License-Identifier: Apache-2.0 16-bit floats by bits: bf16 is the upper half of an f32, f16 has 5 exponent and
+ * 10 mantissa bits. Conversions to 16 bits round to nearest, ties to even; NaN stays NaN. All are as right where
+ * subnormal f32 count as 0 (float_mode.h): subnormal f16 come and go exactly, subnormal bf16 are subnormal f32 and come
+ * as they are, to count as 0 when used. */
 #ifndef SKL_HALF_H
 #define SKL_HALF_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floating-point mode: results are the same bits whatever the caller has set (rounding, subnormals, traps), the caller
- * and his callback find their mode as it was, and subnormal numbers count as 0, on every thread.
+ * The floating-point mode: results are the same bits whatever the caller has set (rounding, subnormals, traps), the
+ * caller and his callback find their mode as it was, and subnormal numbers count as 0, on every thread.
  */
 #include "../src/cpu/team.h"
 #include "../src/float_mode.h"
@@ -45,8 +45,8 @@ static unsigned mode_now(void)
 
 enum { ROWS = 64, COLUMNS = 800, DIM = 32, DTYPES = 3, SMALL = 7 }; /* enough work for three threads */
 
-/* Peaked rows with small weights, so that probabilities times weights reach far below 2^-126; every SMALL-th entry of the
- * operands is subnormal in its format. */
+/* Peaked rows with small weights, so that probabilities times weights reach far below 2^-126; every SMALL-th entry of
+ * the operands is subnormal in its format. */
 static struct {
     float weight[ROWS], f32[4][COLUMNS * DIM];
     uint16_t bf16[4][COLUMNS * DIM], f16[4][COLUMNS * DIM];
@@ -242,8 +242,8 @@ static void after_errors(void)
 
 /* --------------------------------------------------------------------------------------------- underflow --- */
 
-/* A subnormal entry of an operand counts as 0, even where the scale would make 1 of it; of f16, none is lost. One row of
- * one entry, two columns, the second 0: the logits are 1 (or 0) and 0. */
+/* A subnormal entry of an operand counts as 0, even where the scale would make 1 of it; of f16, none is lost. One row
+ * of one entry, two columns, the second 0: the logits are 1 (or 0) and 0. */
 static void subnormal_operands(void)
 {
     static struct result r;

@@ -60,8 +60,8 @@ static float next(float x, int away)
     return skl_float(skl_bits(x) + (away ? 1 : UINT32_MAX));
 }
 
-/* Rounding to nearest, ties to even, between h and the next number away from 0, at floats in, before and after the middle
- * and at h itself. */
+/* Rounding to nearest, ties to even, between h and the next number away from 0, at floats in, before and after the
+ * middle and at h itself. */
 static void check_to(const struct skl_kernels *k, int dtype, int flush)
 {
     static float x[4 * VALUES];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads of the library where they are hard to have: creation that fails, limits on processes and memory, callers at
- * the same time, forks in the middle, signals, cancelled callers. Always the same bits, SKL_OK, and nothing printed. Linked
- * with pthread_create wrapped. Most of it in forked children, which begin without threads.
+ * The threads of the library where they are hard to have: creation that fails, limits on processes and memory, callers
+ * at the same time, forks in the middle, signals, cancelled callers. Always the same bits, SKL_OK, and nothing printed.
+ * Linked with pthread_create wrapped. Most of it in forked children, which begin without threads.
  */
 #define _GNU_SOURCE
 #include "../src/cpu/team.h"

@@ -202,8 +202,8 @@ static void progress(void)
         }
 }
 
-/* After the parent used several threads, a forked child, which has none of them, computes the same. On one thread: emulators
- * do not survive more, and test_team has the rest. */
+/* After the parent used several threads, a forked child, which has none of them, computes the same. On one thread:
+ * emulators do not survive more, and test_team has the rest. */
 static void forked(void)
 {
 #if defined(__SANITIZE_THREAD__)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The shared library loaded, used on several threads, and unloaded again and again: its threads end, nothing of it is left
- * in the process, and a fork finds no handler of it.
+ * The shared library loaded, used on several threads, and unloaded again and again: its threads end, nothing of it is
+ * left in the process, and a fork finds no handler of it.
  *
  * usage: test_unload LIBRARY.so
  */

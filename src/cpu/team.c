@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pool of threads that wait for work. A caller takes those that nobody uses and starts what is missing; what cannot be
- * started (a limit on processes or on memory) it does without. No caller waits for another's: with n calls at the same
- * time there are n times as many threads.
+ * A pool of threads that wait for work. A caller takes those that nobody uses and starts what is missing; what cannot
+ * be started (a limit on processes or on memory) it does without. No caller waits for another's: with n calls at the
+ * same time there are n times as many threads.
  *
- * A worker is a place in a static table, so that nothing is allocated and no worker ever goes away while somebody looks at
- * it. Whoever waits for a change of its state looks for a while, then sleeps.
+ * A worker is a place in a static table, so that nothing is allocated and no worker ever goes away while somebody looks
+ * at it. Whoever waits for a change of its state looks for a while, then sleeps.
  */
 #define _DEFAULT_SOURCE /* sigset_t */
 #include "team.h"
@@ -52,8 +52,8 @@ static struct {
 
 /* ----------------------------------------------------------------------------------------------- waiting --- */
 
-/* A thread that sleeps takes some 10 to 50 us to wake, so a call that comes soon after another finds its threads awake. To
- * go on looking would not help where another thread keeps the core without need, as OpenMP's idle ones do for
+/* A thread that sleeps takes some 10 to 50 us to wake, so a call that comes soon after another finds its threads awake.
+ * To go on looking would not help where another thread keeps the core without need, as OpenMP's idle ones do for
  * milliseconds: one that wakes gets its turn before it, one that yields does not. */
 enum { LOOK_NS = 200 * 1000, LOOKS_A_CLOCK = 16 };
 
@@ -73,8 +73,8 @@ static int looked_in_vain(struct worker *w, enum state old)
     return 1;
 }
 
-/* Until the state may have changed. Wakes too when it was changed back at once: a caller who cannot wait for it may still
- * want it to be awake for his next call. */
+/* Until the state may have changed. Wakes too when it was changed back at once: a caller who cannot wait for it may
+ * still want it to be awake for his next call. */
 static void sleep_once(struct worker *w, enum state old)
 {
     pthread_mutex_lock(&w->lock);
@@ -90,8 +90,8 @@ static void wait_while(struct worker *w, enum state old)
     while (looked_in_vain(w, old)) sleep_once(w, old);
 }
 
-/* Returns whether somebody sleeps who waits for it. Either the sleeper sees the new state, or he is counted before: these
- * accesses have one order for all threads. */
+/* Returns whether somebody sleeps who waits for it. Either the sleeper sees the new state, or he is counted before:
+ * these accesses have one order for all threads. */
 static int set_state(struct worker *w, enum state state)
 {
     atomic_store(&w->state, state);
@@ -133,7 +133,8 @@ static void block_signals(sigset_t *before)
 }
 
 /* The kernels need less than 16 KiB. The usual stack follows `ulimit -s`, and can be more than memory limits allow for
- * many threads; but the program's thread-local variables come out of it, too, and where those are large EINVAL says so. */
+ * many threads; but the program's thread-local variables come out of it, too, and where those are large EINVAL says so.
+ * */
 static int create_thread(struct worker *w)
 {
     enum { STACK = 1 << 20 };
@@ -199,7 +200,8 @@ static struct worker *take_workers(int n)
     return list;
 }
 
-/* In the order in which they were taken, so that the next call finds each thread at the rank whose memory it has touched. */
+/* In the order in which they were taken, so that the next call finds each thread at the rank whose memory it has
+ * touched. */
 static void give_back(struct worker *list)
 {
     struct worker *idle = NULL, **end = &idle;
@@ -220,8 +222,8 @@ static void give_back(struct worker *list)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* When the library is unloaded, or the process ends: then perhaps in the middle of other calls, which keep their threads,
- * or in a signal handler, which must not wait for what it has interrupted. */
+/* When the library is unloaded, or the process ends: then perhaps in the middle of other calls, which keep their
+ * threads, or in a signal handler, which must not wait for what it has interrupted. */
 __attribute__((destructor)) static void end_workers(void)
 {
     if (pthread_mutex_trylock(&pool.lock))

@@ -15,15 +15,15 @@ struct skl_team {
 };
 
 /* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. Threads that
- * cannot be had, or do not come within 'patience' seconds because others have the processors, are done without: it never
- * fails. What the caller has written every thread sees, and the other way round. */
+ * cannot be had, or do not come within 'patience' seconds because others have the processors, are done without: it
+ * never fails. What the caller has written every thread sees, and the other way round. */
 void skl_team_run(struct skl_team *team, int threads, double patience, void (*work)(void *data, int rank), void *data);
 
 extern int skl_team_waits; /* for tests, which want the threads they ask for: patience without end */
 
 /* What to do between two looks at something that another thread will change; 'looks' counts them. The change comes soon
- * when each thread has a core, and then looking at once again is best; when threads share one, or another program has it,
- * that would only keep away the thread that is waited for. */
+ * when each thread has a core, and then looking at once again is best; when threads share one, or another program has
+ * it, that would only keep away the thread that is waited for. */
 static inline void skl_look_again(int *looks)
 {
     enum { AT_ONCE = 100 }; /* 2.5 us on Zen 3 */
