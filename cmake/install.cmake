@@ -24,7 +24,7 @@ if(STREAMKL_CUDA)
   set(package "find_package(CUDAToolkit QUIET)\n${package}")
 endif()
 file(WRITE ${PROJECT_BINARY_DIR}/streamklConfig.cmake "${package}")
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/streamklConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/streamklConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/streamklConfig.cmake ${PROJECT_BINARY_DIR}/streamklConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT devel)
 
