@@ -5,35 +5,38 @@ set(sources
   src/api.c
   src/check.c
   src/error.c
+  src/partial.c
   src/reference.c
-  src/state.c
   src/tensor.c
+  src/work.c
+  src/cpu/block.c
   src/cpu/cpus.c
-  src/cpu/finish.c
   src/cpu/grad.c
+  src/cpu/grad_sparse.c
   src/cpu/isa.c
-  src/cpu/lane.c
-  src/cpu/listed.c
-  src/cpu/outputs.c
   src/cpu/peak.c
   src/cpu/plan.c
+  src/cpu/results.c
   src/cpu/run.c
-  src/cpu/sweep.c
-  src/cpu/team.c)
+  src/cpu/schedule.c
+  src/cpu/score.c
+  src/cpu/support.c
+  src/cpu/team.c
+  src/cpu/value.c)
 
 # One template, compiled once per instruction set. Only these objects may hold instructions beyond the baseline, so
 # they are never part of link-time optimisation: it would inline them into code that runs on every processor.
-set(kernels src/cpu/kernels_baseline.c)
+set(kernels src/cpu/kernels/baseline.c)
 if(STREAMKL_TARGET_X86_64)
-  list(APPEND kernels src/cpu/kernels_avx2.c src/cpu/kernels_avx2_narrow.c src/cpu/kernels_avx512.c
-       src/cpu/kernels_avx512_narrow.c)
+  list(APPEND kernels src/cpu/kernels/avx2.c src/cpu/kernels/avx2_narrow.c src/cpu/kernels/avx512.c
+       src/cpu/kernels/avx512_narrow.c)
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 elseif(STREAMKL_TARGET_AARCH64)
-  list(APPEND kernels src/cpu/kernels_neon.c)
+  list(APPEND kernels src/cpu/kernels/neon.c)
 endif()
 foreach(kernel ${kernels})
-  string(REGEX REPLACE ".*kernels_([a-z0-9]*).*\\.c" "\\1" isa ${kernel})
+  string(REGEX REPLACE ".*kernels/([a-z0-9]*).*\\.c" "\\1" isa ${kernel})
   set_property(SOURCE ${kernel} APPEND PROPERTY COMPILE_OPTIONS
     $<$<NOT:$<CONFIG:Debug>>:-O3> -fno-lto ${flags_${isa}})
 endforeach()

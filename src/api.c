@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The entry points: check, plan, run. No mathematics. */
+ * The entry points: check, plan, run. */
 #include "cpu/run.h"
 #include "cuda/cuda.h"
 #include "error.h"
@@ -22,10 +22,10 @@ static enum skl_status run_work(enum skl_call call, struct skl_work *work, int s
     }
     struct skl_run run = {
         .work = work, .caller_mode = caller_mode, .partial = partial, .second_sweep_only = second_sweep_only};
-    if (skl_nothing_to_do(work))
-        return skl_run_nothing(call, &run);
     enum skl_status status = skl_make_plan(call, work, &run.plan);
-    return status ? status : skl_run(&run);
+    if (status)
+        return status;
+    return skl_nothing_to_do(work) ? skl_run_nothing(&run) : skl_run(&run);
 }
 
 static enum skl_status run_call(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
@@ -62,8 +62,6 @@ enum skl_status skl_partial(const struct skl_problem *p, const struct skl_output
 {
     if (!state)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use state = NULL: it must point to a state for each row");
-    if (saved && p && p->divergence != SKL_JSD)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = %p: only JSD has a second sweep", (const void *)saved);
     return run_call(SKL_CALL_PARTIAL, p, saved, NULL, state);
 }
 
@@ -82,10 +80,6 @@ static enum skl_status workspace_size(enum skl_call call, const struct skl_probl
     if (work.device == SKL_CUDA) {
         skl_leave_float_mode(caller_mode);
         return skl_cuda_workspace(call, &work, bytes);
-    }
-    if (skl_nothing_to_do(&work)) {
-        *bytes = 0;
-        return SKL_OK;
     }
     status = skl_make_plan(call, &work, &plan);
     if (!status)
@@ -115,21 +109,21 @@ static enum skl_status finish(const struct skl_problem *p, const struct skl_stat
         skl_leave_float_mode(caller_mode);
         return skl_cuda_finish(&w, state);
     }
-    double value = 0;
-    int any = 0;
+    double sum = 0;
+    int any_weight = 0;
     for (int64_t row = 0, at[3]; row < w.rows; row++) {
         struct skl_row_state s = skl_private_state(&w, &state[row]);
-        struct skl_row_result r = skl_finish_row(&w, &s);
+        struct skl_row_result r = skl_finish_row(w.form, w.param, &s);
         skl_row_index(&w, row, at);
         double weight = w.weight.data ? (double)skl_row_get(&w.weight, at) : 1;
         if (weight == 0)
-            r = skl_no_result;
-        any |= weight != 0;
-        value += weight * r.loss;
+            r = skl_no_result();
+        any_weight |= weight != 0;
+        sum += weight * r.loss;
         skl_put_row(&w, at, &r);
     }
     if (w.value)
-        *w.value = !w.mean ? value : any ? value / w.weight_sum : 0;
+        *w.value = skl_reduced(sum, w.mean, any_weight, w.weight_sum);
     return SKL_OK;
 }
 

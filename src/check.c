@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The border: every rule about the arguments is checked here, once, before anything is written. */
-#include "cpu/kernels.h"
-#include "cpu/team.h"
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
 
-#include <float.h>
 #include <stdio.h>
 
 #define TRY(call)                    \
@@ -34,6 +31,9 @@ enum {
     FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
     LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
 };
+
+/* Of alpha-beta: powers of probabilities beyond these leave the range of f32, or their sums that of the digits. */
+static const double LARGEST_EXPONENT = 16, LEAST_EXPONENTS = 1e-3;
 
 /* Copies a caller's structure, which begins with its size, into one of this version: what the caller's version does not
  * have yet is 0, what this version does not know yet must be 0. */
@@ -73,19 +73,60 @@ static enum skl_status adopt_outputs(const char *name, const struct skl_outputs 
 
 /* ------------------------------------------------------------------------------------------- one number --- */
 
+/* How many divergences there are, and the names that people know them by. */
+#define SKL_DIVERGENCE(divergence, name, form, student, param_p, param_q) [divergence] = name,
+static const char *const divergence_names[] = {
+#include "divergences.def"
+};
+#undef SKL_DIVERGENCE
+enum { DIVERGENCES = sizeof divergence_names / sizeof *divergence_names };
+
+/* The numbers that only some divergences have. */
+static enum skl_status check_divergence(const struct skl_problem *p)
+{
+    int skewed = p->divergence == SKL_SKEW_FORWARD_KL || p->divergence == SKL_SKEW_REVERSE_KL;
+    if (p->skew != 0 && !skewed)
+        return bad_real("skew", p->skew, "only SKL_SKEW_FORWARD_KL and SKL_SKEW_REVERSE_KL have it");
+    if (skewed && !(p->skew >= 0 && p->skew < 1))
+        return bad_real("skew", p->skew, "it must be strictly between 0 and 1 (0: the default, 0.1)");
+    if (p->alpha != 0 && p->divergence != SKL_ALPHA_BETA)
+        return bad_real("alpha", p->alpha, "only SKL_ALPHA_BETA has it");
+    if (p->divergence == SKL_ALPHA_BETA && !(p->alpha >= 0 && p->alpha <= LARGEST_EXPONENT))
+        return bad_real("alpha", p->alpha, "it must be from 0 to 16");
+    if (p->divergence == SKL_ALPHA_BETA && !(p->beta >= 0 && p->beta <= LARGEST_EXPONENT))
+        return bad_real("beta", p->beta, "it must be from 0 to 16");
+    if (p->divergence == SKL_ALPHA_BETA && !(p->alpha + p->beta >= LEAST_EXPONENTS))
+        return bad_real("beta", p->beta, "alpha + beta must be at least 0.001: the limit at 0 is another divergence");
+    if (p->divergence == SKL_JSD && !(p->beta >= 0 && p->beta <= 1))
+        return bad_real("beta", p->beta, "it must be from 0 (forward KL) to 1 (reverse KL)");
+    return SKL_OK;
+}
+
+/* Defaults of the divergence's numbers, and limits that are other divergences: a JSD with beta 0 or 1 is what other
+ * libraries call so, a KL. An exponent that no f32 result can tell from 0 is 0. */
+static void settle_divergence(struct skl_problem *p)
+{
+    if (p->divergence == SKL_JSD && (p->beta == 0 || p->beta == 1))
+        p->divergence = p->beta == 0 ? SKL_FORWARD_KL : SKL_REVERSE_KL;
+    if (p->skew == 0)
+        p->skew = 0.1;
+    if (p->divergence == SKL_ALPHA_BETA) {
+        p->alpha = p->alpha < 1e-10 ? 0 : p->alpha;
+        p->beta = p->beta < 1e-10 ? 0 : p->beta;
+    }
+}
+
 static enum skl_status check_numbers(const struct skl_problem *p)
 {
     if (p->use != SKL_ATTENTION && p->use != SKL_LINEAR)
         return bad("use", p->use, "it must be SKL_ATTENTION or SKL_LINEAR");
-    if (p->divergence < SKL_FORWARD_KL || p->divergence > SKL_JSD)
-        return bad("divergence", p->divergence, "it must be SKL_FORWARD_KL, SKL_REVERSE_KL or SKL_JSD");
+    if (p->divergence < 0 || p->divergence >= DIVERGENCES)
+        return bad("divergence", p->divergence, "it must be one of enum skl_divergence");
     if (p->reduction != SKL_MEAN && p->reduction != SKL_SUM)
         return bad("reduction", p->reduction, "it must be SKL_MEAN or SKL_SUM");
     if (!(p->temperature > 0 && p->temperature < HUGE_VAL))
         return bad_real("temperature", p->temperature, "it must be positive and finite");
-    if (p->divergence == SKL_JSD && !(p->beta > 0 && p->beta < 1))
-        return bad_real("beta", p->beta,
-                        "it must be strictly between 0 and 1 (the limits are not KL: use forward or reverse)");
+    TRY(check_divergence(p));
     if (p->window_left < -1)
         return bad("window_left", p->window_left, "it must be -1 (no limit) or a number of columns");
     if (p->window_right < -1)
@@ -120,19 +161,23 @@ struct named {
 };
 
 /* The results of a row, as skl_outputs has them: a value writes them, a backward may find them in 'saved'. */
-#define ROW(field, jsd)                                                          \
-    {                                                                            \
-        "out." #field, "saved." #field, offsetof(struct skl_outputs, field), jsd \
-    }
 static const struct {
     const char *name, *saved_name;
-    size_t at;    /* in struct skl_outputs */
-    int only_jsd; /* other divergences do not have it */
-} row_results[] = {ROW(loss, 0), ROW(lse_s, 0), ROW(lse_t, 0), ROW(kl_s, 1), ROW(kl_t, 1),
-                   ROW(m_s, 0),  ROW(m_t, 0),   ROW(l_s, 0),   ROW(l_t, 0)};
-#undef ROW
+    size_t at; /* in struct skl_outputs */
+} row_results[] = {
+#define SKL_ROW_RESULT(name, value) {"out." #name, "saved." #name, offsetof(struct skl_outputs, name)},
+#include "row_results.def"
+#undef SKL_ROW_RESULT
+};
 
-enum { INPUTS = 9, ROWS = sizeof row_results / sizeof *row_results, GRADS = 6, OUTPUTS = GRADS + ROWS };
+/* Is it known of this divergence? */
+static int has_result(const struct skl_problem *p, int i)
+{
+    int one_sweep = p->divergence == SKL_FORWARD_KL || p->divergence == SKL_REVERSE_KL;
+    return !(one_sweep && (i == SKL_ROW_kl_s || i == SKL_ROW_kl_t));
+}
+
+enum { INPUTS = 9, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -200,21 +245,6 @@ static enum skl_status check_workspace(const struct skl_problem *p)
 }
 
 /* ------------------------------------------------------------------------------------------------- sides --- */
-
-static struct skl_operand operand(const struct skl_tensor *t)
-{
-    struct skl_operand o = {t->data, t->dtype, {0, 0, 0}};
-    for (int i = 0; t->data && i < t->ndim - 1; i++) o.stride[3 - (t->ndim - 1) + i] = t->stride[i];
-    return o;
-}
-
-/* Rows tensors have the dimensions of a but its last; missing leading ones are of size 1. */
-static struct skl_rows rows_view(const struct skl_tensor *t)
-{
-    struct skl_rows r = {t->data, {0, 0, 0}};
-    for (int i = 0; t->data && i < t->ndim; i++) r.stride[3 - t->ndim + i] = t->stride[i];
-    return r;
-}
 
 static enum skl_status check_rows(const char *name, const struct skl_tensor *t, const struct skl_tensor *a, int dtype,
                                   int output)
@@ -285,39 +315,9 @@ static enum skl_status check_grads(const struct skl_side *s, const struct skl_gr
     return SKL_OK;
 }
 
-static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
-{
-    int attention = p->use == SKL_ATTENTION;
-    w->a = operand(&s->a);
-    w->b = operand(&s->b);
-    w->bias = (struct skl_vector_view){s->bias.data, s->bias.dtype, s->bias.stride[0]};
-    w->dim = s->a.shape[s->a.ndim - 1];
-    w->b_batch = attention ? s->b.shape[0] : 1;
-    w->b_heads = attention ? s->b.shape[1] : 1;
-    w->b_rows = s->b.shape[s->b.ndim - 2];
-    w->share = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
-    double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
-    w->chain = scale / p->temperature;
-    /* tanh(u) = u in f32 for all u that <a, b> times so small a factor can be: such a softcap changes nothing. */
-    int capped = s->softcap > 0 && s->softcap <= FLT_MAX && fabs(scale / s->softcap) > 1e-30;
-    w->softcap = capped ? s->softcap : 0;
-    w->inner = capped ? scale / s->softcap : 0;
-    w->unit = capped ? 1 / p->temperature : fabs(w->chain);
-    w->sign = !capped && scale < 0 ? -1 : 1;
-    w->cap = w->softcap * SKL_LOG2E / p->temperature;
-    w->logit_factor = capped ? w->inner : w->chain * SKL_LOG2E;
-}
-
-static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)
-{
-    w->grad_a = operand(&g->a);
-    w->grad_b = operand(&g->b);
-    w->grad_bias = (struct skl_vector_view){g->bias.data, g->bias.dtype, g->bias.stride[0]};
-}
-
 /* ----------------------------------------------------------------------------------------------- problem --- */
 
-static enum skl_status check_columns(const struct skl_problem *p, struct skl_work *w)
+static enum skl_status check_columns(const struct skl_problem *p)
 {
     int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.b.shape[p->t.b.ndim - 2];
     if (!p->columns && m_s != m_t)
@@ -327,13 +327,14 @@ static enum skl_status check_columns(const struct skl_problem *p, struct skl_wor
     if (p->columns > m_s || p->columns > m_t)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use columns = %lld: s.b has %lld rows and t.b %lld",
                         (long long)p->columns, (long long)m_s, (long long)m_t);
-    w->columns = p->columns ? p->columns : m_s;
-    if (w->columns > LONGEST)
-        return bad("columns", w->columns, "there may be at most 2^40");
+    if (!p->columns && m_s > LONGEST)
+        return bad("columns", m_s, "there may be at most 2^40");
+    if (p->columns > LONGEST)
+        return bad("columns", p->columns, "there may be at most 2^40");
     return SKL_OK;
 }
 
-static enum skl_status check_problem(const struct skl_problem *p, struct skl_work *w)
+static enum skl_status check_problem(const struct skl_problem *p)
 {
     TRY(check_numbers(p));
     TRY(check_operands(p, &p->s, &student_names));
@@ -343,72 +344,13 @@ static enum skl_status check_problem(const struct skl_problem *p, struct skl_wor
     for (int i = 0; i < lead; i++) like_s[i] = p->s.a.shape[i];
     struct skl_rule same_rows = {"t.a", p->s.a.ndim, SKL_FLOATS, like_s, 1, 0};
     TRY(skl_check_tensor(&p->t.a, &same_rows));
-    TRY(check_columns(p, w));
+    TRY(check_columns(p));
     TRY(check_rows("begin", &p->begin, &p->s.a, SKL_I32, 0));
     TRY(check_rows("end", &p->end, &p->s.a, SKL_I32, 0));
     TRY(check_rows("weight", &p->weight, &p->s.a, SKL_F32, 0));
     struct named inputs[INPUTS];
     TRY(check_devices(p, inputs, name_inputs(p, inputs)));
     return check_workspace(p);
-}
-
-static void fill_rows(const struct skl_problem *p, struct skl_work *w)
-{
-    int64_t size[3] = {1, 1, 1};
-    int lead = p->s.a.ndim - 1;
-    for (int i = 0; i < lead; i++) size[3 - lead + i] = p->s.a.shape[i];
-    w->attention = p->use == SKL_ATTENTION;
-    w->batch = size[0], w->heads = size[1], w->n = size[2];
-    w->rows = size[0] * size[1] * size[2];
-    w->begin = rows_view(&p->begin);
-    w->end = rows_view(&p->end);
-    w->weight = rows_view(&p->weight);
-    w->weight_sum = w->weight.data ? 0 : (double)w->rows;
-    if (w->weight.data && w->device == SKL_CPU) {
-        for (int64_t row = 0, at[3]; row < w->rows; row++) {
-            skl_row_index(w, row, at);
-            w->weight_sum += (double)skl_row_get(&w->weight, at);
-        }
-    }
-}
-
-/* The instruction set; a device needs none. */
-static enum skl_status fill_kernels(const struct skl_problem *p, struct skl_work *w)
-{
-    w->kernels = skl_kernels_for((enum skl_isa)p->isa);
-    if (!w->kernels)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)p->isa,
-                        skl_isa_name((enum skl_isa)p->isa));
-    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
-    while (p->isa == SKL_ISA_BEST && w->kernels->narrower && together <= w->kernels->narrower->nr)
-        w->kernels = w->kernels->narrower;
-    return SKL_OK;
-}
-
-static enum skl_status fill_problem(const struct skl_problem *p, struct skl_work *w)
-{
-    w->device = p->s.a.device, w->device_index = p->s.a.device_index;
-    w->stream = p->stream;
-    w->workspace = p->workspace, w->workspace_bytes = p->workspace_bytes;
-    w->any_order = p->any_order;
-    fill_rows(p, w);
-    w->jsd = p->divergence == SKL_JSD;
-    w->mean = p->reduction == SKL_MEAN;
-    w->student = p->divergence == SKL_REVERSE_KL ? 0 : 1;
-    fill_side(p, &p->s, &w->side[w->student]);
-    fill_side(p, &p->t, &w->side[!w->student]);
-    w->side[0].beta = p->beta, w->side[1].beta = 1 - p->beta;
-    int64_t widest = w->n + w->columns; /* as good as no limit, and sums with it cannot overflow */
-    w->left = p->window_left < widest ? p->window_left : widest;
-    w->right = p->causal ? 0 : p->window_right < widest ? p->window_right : widest;
-    w->threads = p->threads ? p->threads : skl_max_threads();
-    w->limit_is_default = p->workspace_limit == 0;
-    w->limit = p->workspace_limit ? p->workspace_limit : (size_t)256 << 20;
-    w->skip_below = p->skip_below;
-    w->progress = p->progress;
-    w->progress_data = p->progress_data;
-    return w->device == SKL_CPU ? fill_kernels(p, w) : SKL_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------- outputs --- */
@@ -469,24 +411,12 @@ static enum skl_status check_row_outputs(const struct skl_problem *p, const stru
     for (int i = 0; i < ROWS; i++) {
         const struct skl_tensor *t = row_result(o, i);
         const char *name = saved ? row_results[i].saved_name : row_results[i].name;
-        if (row_results[i].only_jsd && t->data && p->divergence != SKL_JSD)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: only JSD has it", name, t->data);
+        if (t->data && !has_result(p, i))
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s KL has no such result", name, t->data,
+                            divergence_names[p->divergence]);
         TRY(check_rows(name, t, &p->s.a, SKL_F32, !saved));
     }
     return SKL_OK;
-}
-
-static void fill_row_outputs(const struct skl_outputs *o, struct skl_work *w)
-{
-    w->loss = rows_view(&o->loss);
-    w->side[w->student].lse = rows_view(&o->lse_s);
-    w->side[!w->student].lse = rows_view(&o->lse_t);
-    w->side[w->student].kl = rows_view(&o->kl_s);
-    w->side[!w->student].kl = rows_view(&o->kl_t);
-    w->side[w->student].m = rows_view(&o->m_s);
-    w->side[!w->student].m = rows_view(&o->m_t);
-    w->side[w->student].l = rows_view(&o->l_s);
-    w->side[!w->student].l = rows_view(&o->l_t);
 }
 
 static int any_grad(const struct skl_grads *g)
@@ -495,23 +425,22 @@ static int any_grad(const struct skl_grads *g)
 }
 
 /* What a backward must find in 'saved', given whose gradient is wanted. */
-static enum skl_status check_saved(const struct skl_problem *p, const struct skl_outputs *saved, int grads, int student)
+static enum skl_status check_saved(const struct skl_outputs *saved, const struct skl_work *w)
 {
-    int jsd = p->divergence == SKL_JSD;
-    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data;
+    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data, two = skl_sweeps(w->form) == 2;
     struct {
-        const char *name;
-        const struct skl_tensor *tensor;
+        enum skl_row_name name;
         int needed;
-    } each[] = {{"saved.lse_s", &saved->lse_s, !parts},
-                {"saved.lse_t", &saved->lse_t, !parts},
-                {"saved.loss", &saved->loss, !jsd && (grads & 1)},
-                {"saved.kl_s", &saved->kl_s, jsd && (grads & 1 << student)},
-                {"saved.kl_t", &saved->kl_t, jsd && (grads & 1 << !student)}};
-    for (int i = 0; i < 5; i++)
-        if (each[i].needed && !each[i].tensor->data)
+    } each[] = {{SKL_ROW_lse_s, !parts},
+                {SKL_ROW_lse_t, !parts},
+                {SKL_ROW_loss, !two && (w->grads & 1)},
+                {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
+                {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)}};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++)
+        if (each[i].needed && !row_result(saved, each[i].name)->data)
             return skl_fail(SKL_BAD_ARGUMENT,
-                            "cannot use %s.data = NULL: this backward needs what skl_value wrote there", each[i].name);
+                            "cannot use %s.data = NULL: this backward needs what skl_value wrote there",
+                            row_results[each[i].name].saved_name);
     return SKL_OK;
 }
 
@@ -544,11 +473,7 @@ static enum skl_status take_outputs(enum skl_call call, const struct skl_problem
     TRY(check_row_outputs(p, out, 0));
     TRY(check_grad_outputs(call, p, out));
     TRY(check_devices(p, tensors, name_outputs(out, tensors)));
-    w->value = out->value;
-    w->grads = any_grad(&out->s) << w->student | any_grad(&out->t) << !w->student;
-    fill_grads(&out->s, &w->side[w->student]);
-    fill_grads(&out->t, &w->side[!w->student]);
-    fill_row_outputs(out, w);
+    skl_fill_outputs(out, w);
     return SKL_OK;
 }
 
@@ -557,8 +482,8 @@ static enum skl_status take_saved(const struct skl_problem *p, const struct skl_
     struct named tensors[ROWS];
     TRY(check_row_outputs(p, saved, 1));
     TRY(check_devices(p, tensors, name_saved(saved, tensors)));
-    TRY(check_saved(p, saved, w->grads, w->student));
-    fill_row_outputs(saved, w);
+    TRY(check_saved(saved, w));
+    skl_fill_saved(saved, w);
     return SKL_OK;
 }
 
@@ -570,13 +495,17 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(adopt_problem(problem, &p));
-    TRY(check_problem(&p, w));
-    TRY(fill_problem(&p, w));
+    TRY(check_problem(&p));
+    settle_divergence(&p);
+    skl_fill_problem(&p, w);
     if (!partial) {
         TRY(adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
         TRY(check_doubles("out.value", o.value));
     }
+    if (saved && partial && skl_sweeps(w->form) == 1)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = %p: %s KL has no second sweep", (const void *)saved,
+                        divergence_names[p.divergence]);
     if (saved) {
         TRY(adopt_outputs("saved", saved, &s));
         TRY(take_saved(&p, &s, w));
@@ -586,29 +515,4 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     if (call == SKL_CALL_BACKWARD)
         TRY(check_backward_outputs(&o));
     return SKL_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------- rows --- */
-
-void skl_row_range(const struct skl_work *w, const int64_t at[3], int64_t *lo, int64_t *hi)
-{
-    int64_t diagonal = at[2] + w->columns - w->n;
-    *lo = 0, *hi = w->columns;
-    if (w->left >= 0 && diagonal - w->left > *lo)
-        *lo = diagonal - w->left;
-    if (w->right >= 0 && diagonal + w->right + 1 < *hi)
-        *hi = diagonal + w->right + 1;
-    if (w->begin.data && *(const int32_t *)skl_row_at(&w->begin, at) > *lo)
-        *lo = *(const int32_t *)skl_row_at(&w->begin, at);
-    if (w->end.data && *(const int32_t *)skl_row_at(&w->end, at) < *hi)
-        *hi = *(const int32_t *)skl_row_at(&w->end, at);
-}
-
-double skl_row_weight(const struct skl_work *w, const int64_t at[3])
-{
-    int64_t lo, hi;
-    skl_row_range(w, at, &lo, &hi);
-    if (lo >= hi)
-        return 0;
-    return w->weight.data ? (double)skl_row_get(&w->weight, at) : 1;
 }

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-KERNELS = re.compile(r"kernels_(avx2|avx512)(_\w+)?\.")  # the objects that may use them
+KERNELS = re.compile(r"(avx2|avx512)(_\w+)?\.")  # the objects that may use them
 NOT_VEX = {"verr", "verw"}  # of all other mnemonics, only those of VEX and EVEX instructions begin with v
 
 
@@ -74,7 +74,7 @@ def main(shared, static):
             wrong += 1
     # A function that is global in an AVX object could be taken by the linker for the whole program.
     for line in output("nm", "--defined-only", "--extern-only", "-A", static).splitlines():
-        match = re.search(r":(kernels_(avx\w+)\.[^:]*):\S+ (\S) (\S+)$", line)
+        match = re.search(r":((avx\w+)\.[^:]*):\S+ (\S) (\S+)$", line)
         if match and match[4] != f"skl_kernels_{match[2]}":
             print(f"FAILED: {match[4]} ({match[3]}) in {match[1]} is global")
             wrong += 1

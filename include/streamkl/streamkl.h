@@ -5,7 +5,7 @@
  *     z_t[i,j] = cap_t(scale_t (<a_t[i], b_t[j]> + bias_t[j])) / temperature      teacher logits
  *     z_s[i,j] = cap_s(scale_s (<a_s[i], b_s[j]> + bias_s[j])) / temperature      student logits
  *     p[i,:] = softmax(z_t[i, lo(i)..hi(i)-1]),   q[i,:] = softmax(z_s[i, lo(i)..hi(i)-1])
- *     loss[i] = KL(p || q), KL(q || p) or JSD_beta(p, q)
+ *     loss[i] = KL(p || q), KL(q || p), JSD_beta(p, q) or another of enum skl_divergence
  *
  * Attention: a are queries [B, H, N, D], b are keys [B, Hkv, M, D], one problem per (batch, head).
  * Linear:    a are hidden states [..., D],   b is the unembedding [V, D], columns are the vocabulary.
@@ -121,7 +121,13 @@ enum skl_use { SKL_ATTENTION = 0, SKL_LINEAR = 1 };
 enum skl_divergence {
     SKL_FORWARD_KL = 0, /* KL(p || q), teacher first */
     SKL_REVERSE_KL = 1, /* KL(q || p), student first */
-    SKL_JSD = 2         /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1 */
+    SKL_JSD = 2,        /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1. With beta 0 it
+                           is SKL_FORWARD_KL, with beta 1 SKL_REVERSE_KL, as Liger and TRL have it */
+    SKL_SKEW_FORWARD_KL = 3, /* KL(p || skew p + (1 - skew) q) */
+    SKL_SKEW_REVERSE_KL = 4, /* KL(q || (1 - skew) p + skew q) */
+    SKL_TOTAL_VARIATION = 5, /* 1/2 sum |p - q| */
+    SKL_ALPHA_BETA = 6       /* (alpha/(alpha+beta) sum p^(alpha+beta) + beta/(alpha+beta) sum q^(alpha+beta)
+                                - sum p^alpha q^beta) / (alpha beta); alpha or beta 0: its limit. alpha + beta >= 0.001 */
 };
 
 enum skl_reduction {
@@ -153,7 +159,7 @@ struct skl_problem {
     int32_t causal;     /* attention: row i sees columns j <= i + M - N (aligned bottom right, as flash attention) */
     struct skl_side s;  /* student */
     struct skl_side t;  /* teacher */
-    double beta;        /* for SKL_JSD */
+    double beta;        /* for SKL_JSD and SKL_ALPHA_BETA */
     double temperature; /* > 0. No T^2 factor is applied to loss or gradient */
 
     /* Attention: row i sees columns i + M - N - window_left .. i + M - N + window_right; -1: no limit on that side. */
@@ -191,6 +197,9 @@ struct skl_problem {
      * 0: the same bits every time, as always on the CPU. */
     int32_t any_order;
     int32_t reserved; /* 0 */
+
+    double skew;  /* for SKL_SKEW_FORWARD_KL and SKL_SKEW_REVERSE_KL, 0 < skew < 1. 0: 0.1 */
+    double alpha; /* for SKL_ALPHA_BETA: the exponent of p; beta is that of q. From 0 to 16 */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -205,7 +214,9 @@ struct skl_outputs {
     double *value;                  /* the reduced loss; for CUDA tensors in device memory, as everything here */
     struct skl_tensor loss;         /* f32 over the rows: divergence of each row, not weighted */
     struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
-    struct skl_tensor kl_s, kl_t;   /* f32 over the rows, JSD only: KL(q || m) and KL(p || m), for its backward */
+    /* f32 over the rows, for the backward of all but forward and reverse KL: what the gradient of that side subtracts. Of
+     * SKL_JSD these are KL(q || m) and KL(p || m). */
+    struct skl_tensor kl_s, kl_t;
     struct skl_grads s, t;          /* gradients of the reduced loss */
 
     /* Optional f32 over the rows: the LSEs in two parts, LSE = unit m + log l with unit = |scale| / temperature (with a
@@ -263,8 +274,8 @@ SKL_API enum skl_status skl_value_and_grad(const struct skl_problem *p, const st
 
 /* Gradients alone, recomputed tile by tile: four products. 'saved' holds what skl_value wrote: lse_s and lse_t (or,
  * better, m_s, m_t, l_s and l_t, which are used instead), and
- * loss (forward KL with teacher gradients, reverse KL with student gradients) or kl_s / kl_t (JSD, for the side
- * with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span more
+ * loss (forward KL with teacher gradients, reverse KL with student gradients) or kl_s / kl_t (the other divergences,
+ * for the side with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span more
  * columns than this problem holds: that is the backward of one shard of a vocabulary. */
 SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *out);

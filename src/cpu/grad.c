@@ -7,7 +7,7 @@
  *
  * Where dim is short (plan.by_tile) both follow at once; a task owns the db of its columns and a da of its own, and these
  * are added up at the end. Otherwise a slab of tiles goes through two phases: tasks own the db of their columns, then
- * entries d0.. of the lane's da. No two threads add to the same number, and every sum has one order.
+ * entries d0.. of the block's da. No two threads add to the same number, and every sum has one order.
  */
 #include "run.h"
 
@@ -17,11 +17,11 @@
 
 /* What was kept of a tile refers to the running maxima m of that tile: an exponential becomes a probability by
  * 2^{m - m_row} / l, and x_P - x_Q is off by 'shift' from what it is under the row's maxima. */
-static void kept_factors(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int panel,
+static void kept_factors(const struct skl_run *run, const struct skl_block *block, int64_t tile, int panel,
                          struct skl_panel_factors *f)
 {
-    const struct skl_kernels *k = run->work->kernels;
-    const float *m = lane->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
+    const struct skl_kernels *k = run->plan.kernels;
+    const float *m = block->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
     for (int side = 0; side < 2; side++) {
         float x[SKL_NR_MAX], factor[SKL_NR_MAX];
         for (int i = 0; i < k->nr; i++)
@@ -36,22 +36,22 @@ static void kept_factors(const struct skl_run *run, const struct skl_lane *lane,
     }
 }
 
-static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int panel, int n,
+static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_t tile, int panel, int n,
                      float *const y[2])
 {
     const struct skl_run *run = w->run;
     const struct skl_work *work = run->work;
-    const struct skl_kernels *k = work->kernels;
-    if (lane->m_kept) {
-        struct skl_panel_factors f = lane->factors[panel];
-        kept_factors(run, lane, tile, panel, &f);
+    const struct skl_kernels *k = run->plan.kernels;
+    if (block->m_kept) {
+        struct skl_panel_factors f = block->factors[panel];
+        kept_factors(run, block, tile, panel, &f);
         k->dz_kept(n, y[0], y[1], run->plan.keep, &f);
         return;
     }
     for (int side = 0; side < 2; side++) /* the softcap's derivative is a function of the logits that dz overwrites */
         if (work->side[side].softcap > 0 && (work->grads & 1 << side))
             memcpy(w->scratch.capped[side], y[side], (size_t)(n * k->nr) * sizeof(float));
-    (work->jsd ? k->dz_jsd : k->dz_kl)(n, y[0], y[1], work->grads, &lane->factors[panel]);
+    k->form[work->form].dz(n, y[0], y[1], work->grads, &block->factors[panel]);
     for (int side = 0; side < 2; side++)
         if (work->side[side].softcap > 0 && (work->grads & 1 << side))
             k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].softcap, y[side]);
@@ -59,10 +59,10 @@ static void dz_panel(const struct skl_worker *w, struct skl_lane *lane, int64_t 
 
 /* Which strips of the panel's columns j0..j1-1 the products can leave out; the rest of a last strip becomes 0. Returns
  * the number of entries that count. */
-static int mark_panel(const struct skl_run *run, const struct skl_lane *lane, int panel, int side, int j0, int j1,
+static int mark_panel(const struct skl_run *run, const struct skl_block *block, int panel, int side, int j0, int j1,
                       float *dz, unsigned char *live, uint32_t *entries)
 {
-    const struct skl_kernels *k = run->work->kernels;
+    const struct skl_kernels *k = run->plan.kernels;
     int end = (j1 + k->mr - 1) / k->mr * k->mr;
     float limit[SKL_NR_MAX];
     memset(live, 0, SKL_STRIPS_MAX);
@@ -70,47 +70,49 @@ static int mark_panel(const struct skl_run *run, const struct skl_lane *lane, in
     if (j0 >= j1)
         return 0;
     for (int i = 0; i < k->nr; i++) {
-        float x = (float)run->work->skip_below * fabsf(lane->factors[panel].g[side][i]);
+        float x = (float)run->work->skip_below * fabsf(block->factors[panel].g[side][i]);
         limit[i] = x <= FLT_MAX ? x : 0; /* NaN would let the zeros behind j1 pass */
     }
     memset(dz + j1 * k->nr, 0, (size_t)((end - j1) * k->nr) * sizeof *dz);
     return k->mark_live(end - j0, dz + j0 * k->nr, limit, live + j0 / k->mr, entries + j0);
 }
 
-/* dz of the whole lane for one tile, and how many entries of each side count. */
-static void dz_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+/* dz of the whole block for one tile, and how many entries of each side count. */
+static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
                     unsigned char *const live[2], int64_t count[2])
 {
     const struct skl_run *run = w->run;
-    int nr = run->work->kernels->nr;
+    int nr = run->plan.kernels->nr;
     count[0] = count[1] = 0;
-    for (int panel = 0, j0, j1; panel * nr < lane->n; panel++) {
+    for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
         float *const at[2] = {y[0] + panel * SKL_BK * nr, y[1] + panel * SKL_BK * nr};
-        skl_tile_range(run, lane, panel, tile, &j0, &j1);
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
         float *const from_j0[2] = {at[0] + j0 * nr, at[1] + j0 * nr};
         if (j0 < j1) {
             int lo[SKL_NR_MAX], hi[SKL_NR_MAX];
-            dz_panel(w, lane, tile, panel, j1 - j0, from_j0);
-            int masked = skl_panel_mask(run, lane, panel, tile, lo, hi);
-            for (int i = lane->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* lanes without a row */
+            dz_panel(w, block, tile, panel, j1 - j0, from_j0);
+            int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
+            for (int i = block->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* blocks without a row */
             if (masked) /* 0, also when the row is NaN */
-                for (int side = 0; side < 2; side++) run->work->kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
+                for (int side = 0; side < 2; side++) run->plan.kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
         }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
-                count[side] += mark_panel(run, lane, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX,
+                count[side] += mark_panel(run, block, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX,
                                           w->scratch.entries[side] + panel * SKL_BK);
     }
 }
 
-float *skl_sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
+float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
                           int64_t *stride)
 {
     const struct skl_work_side *s = &w->side[side];
-    *stride = lane->db[side] ? s->dim : s->grad_b.stride[2];
-    if (lane->db[side])
-        return lane->db[side] + column * s->dim;
-    return skl_operand_at(&s->grad_b, w->attention ? lane->batch : 0, w->attention ? lane->head / s->share : 0, column);
+    int64_t batch, head;
+    *stride = block->db[side] ? s->dim : s->grad_b.stride[2];
+    if (block->db[side])
+        return block->db[side] + column * s->dim;
+    skl_b_of_block(w, block, side, &batch, &head);
+    return skl_operand_at(&s->grad_b, batch, head, column);
 }
 
 static struct skl_soon soon_logits(const float *y, int64_t n)
@@ -119,174 +121,159 @@ static struct skl_soon soon_logits(const float *y, int64_t n)
 }
 
 /* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
-static void add_to_columns(const struct skl_run *run, const struct skl_lane *lane, int64_t tile, int side,
+static void add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side,
                            const float *dz, const unsigned char *live, const float *next)
 {
-    const struct skl_kernels *k = run->work->kernels;
-    int64_t dim = run->work->side[side].dim, left = run->work->columns - tile * SKL_BK, stride;
-    int n = left < SKL_BK ? (int)left : SKL_BK, panels = (lane->n + k->nr - 1) / k->nr;
-    float *db = skl_sum_of_columns(run->work, lane, side, tile * SKL_BK, &stride);
+    const struct skl_kernels *k = run->plan.kernels;
+    int64_t dim = run->work->side[side].dim, stride;
+    int n = skl_tile_columns(run->work, tile), panels = skl_panels_in_use(run, block);
+    float *db = skl_sum_of_columns(run->work, block, side, tile * SKL_BK, &stride);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
     for (int64_t i = 0; i < steps; i++) {
         int64_t d = i * k->nr, first = numbers * i / steps;
         struct skl_soon soon = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
-        k->grad_columns(n, panels, live, dz, lane->raw[side] + d * run->plan.block, soon,
-                        dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
+        run->plan.products[side]->grad_columns(n, panels, live, dz, block->pack[side], run->plan.block_rows, d, soon,
+                                               dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
 }
 
-static void add_to_bias(const struct skl_run *run, struct skl_lane *lane, int64_t tile, int side, const float *dz)
+static void add_to_bias(const struct skl_run *run, struct skl_block *block, int64_t tile, int side, const float *dz)
 {
-    int nr = run->work->kernels->nr;
-    for (int panel = 0, j0, j1; panel * nr < lane->n; panel++) {
-        skl_tile_range(run, lane, panel, tile, &j0, &j1);
-        run->work->kernels->add_rows(j1 - j0, dz + (panel * SKL_BK + j0) * nr, lane->dbias[side] + tile * SKL_BK + j0);
+    int nr = run->plan.kernels->nr;
+    for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        run->plan.kernels->sum_rows(j1 - j0, dz + (panel * SKL_BK + j0) * nr, block->dbias[side] + tile * SKL_BK + j0);
     }
 }
 
-static int sees_tile(const struct skl_lane *lane, int64_t tile)
-{
-    return (tile + 1) * SKL_BK > lane->first_column && tile * SKL_BK < lane->last_column;
-}
-
-static void make_dz(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
+static void make_dz(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
                     unsigned char *const live[2], int64_t count[2])
 {
     if (w->run->plan.recompute)
-        skl_score_tile(w, lane, tile, y, (int64_t)SKL_BK * w->run->work->kernels->nr);
-    dz_tile(w, lane, tile, y, live, count);
+        skl_score_tile(w, block, 0, tile, y, (int64_t)SKL_BK * w->run->plan.kernels->nr, NULL);
+    dz_tile(w, block, tile, y, live, count);
 }
 
-void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last)
+void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t first, int64_t last)
 {
     const struct skl_plan *plan = &w->run->plan;
-    int64_t tile_size = (int64_t)SKL_BK * w->run->work->kernels->nr * plan->panels, count[2];
+    int64_t tile_size = (int64_t)SKL_BK * w->run->plan.kernels->nr * plan->panels, count[2];
     for (int64_t tile = first; tile < last; tile++) {
-        float *const y[2] = {lane->y[0] + (tile - slab) * tile_size, lane->y[1] + (tile - slab) * tile_size};
+        float *const y[2] = {block->y[0] + (tile - slab) * tile_size, block->y[1] + (tile - slab) * tile_size};
         int64_t marks = (tile - slab) * plan->panels * SKL_STRIPS_MAX;
-        unsigned char *const live[2] = {lane->live[0] ? lane->live[0] + marks : NULL,
-                                        lane->live[1] ? lane->live[1] + marks : NULL};
-        if (!sees_tile(lane, tile))
+        unsigned char *const live[2] = {block->live[0] ? block->live[0] + marks : NULL,
+                                        block->live[1] ? block->live[1] + marks : NULL};
+        if (!skl_sees_tile(block, tile))
             continue;
-        make_dz(w, lane, tile, y, live, count);
+        make_dz(w, block, tile, y, live, count);
         for (int side = 0; side < 2; side++) {
             if (w->run->work->side[side].grad_b.data)
-                add_to_columns(w->run, lane, tile, side, y[side], live[side],
+                add_to_columns(w->run, block, tile, side, y[side], live[side],
                                plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
-            if (lane->dbias[side])
-                add_to_bias(w->run, lane, tile, side, y[side]);
+            if (block->dbias[side])
+                add_to_bias(w->run, block, tile, side, y[side]);
         }
     }
 }
 
-/* As for rows that do not see a column (lane.c), for columns that some rows do not see: 0 times NaN or inf must stay 0
- * there; where a row does see such a column, its dz is NaN anyway. */
-static void drop_nonfinite(int n, int d, float *columns)
-{
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < d; i++) {
-            float *x = &columns[j * SKL_LDK + i];
-            *x = fabsf(*x) <= FLT_MAX ? *x : 0;
-        }
-}
-
 /* Are there columns that only some rows see, or none behind the last strip's end? */
-static int masked_tile(const struct skl_run *run, const struct skl_lane *lane, int64_t tile)
+static int masked_tile(const struct skl_run *run, const struct skl_block *block, int64_t tile)
 {
-    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->work->kernels->nr;
-    for (int panel = 0, j0, j1; !masked && panel * nr < lane->n; panel++) {
-        skl_tile_range(run, lane, panel, tile, &j0, &j1);
-        masked = skl_panel_mask(run, lane, panel, tile, lo, hi) || j1 % run->work->kernels->mr;
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->plan.kernels->nr;
+    for (int panel = 0, j0, j1; !masked && panel * nr < block->n; panel++) {
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        masked = skl_panel_mask(run, block, panel, tile, lo, hi) || j1 % run->plan.kernels->mr;
     }
     return masked;
 }
 
-/* The columns' entries d0..d0+d-1 for da. The micro-kernel reads whole strips of entries, so others are copied. */
-static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side,
+/* The columns' entries d0..d0+d-1 for da. The micro-kernel reads whole strips of entries, so others are copied. As for rows
+ * that do not see a column (pack_block_row), for columns that some rows do not see: 0 times NaN or inf must stay 0 there;
+ * where a row does see such a column, its dz is NaN anyway. */
+static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side,
                                            int64_t d0, int d)
 {
-    const struct skl_work *work = w->run->work;
-    int masked = skl_ranged(work) && masked_tile(w->run, lane, tile), copy = masked || d % work->kernels->mr;
-    struct skl_columns c = skl_fetch_columns(work, lane, side, tile, d0, d, copy ? SKL_COPY : SKL_AS_IT_IS,
-                                             w->scratch.columns[0]);
+    const struct skl_run *run = w->run;
+    void *pack = w->scratch.columns[0];
+    int masked = skl_ranged(run->work) && masked_tile(run, block, tile), copy = masked || d % run->plan.kernels->mr;
+    struct skl_columns columns = skl_fetch_columns(run, block, side, tile, d0, d, copy, pack);
     if (masked)
-        drop_nonfinite(SKL_BK < work->columns - tile * SKL_BK ? SKL_BK : (int)(work->columns - tile * SKL_BK), d,
-                       w->scratch.columns[0]);
-    return c;
+        run->plan.products[side]->clean(skl_tile_columns(run->work, tile), d, pack);
+    return columns;
 }
 
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
  * has, panel for panel as dz, what will be wanted after it. */
-static void grad_rows_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int64_t d0, int d,
+static void grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
                            const float *dz, const float *next, const unsigned char *live, int add, float *da)
 {
     const struct skl_run *run = w->run;
-    const struct skl_kernels *k = run->work->kernels;
-    int64_t dim = skl_da_entries(run->work, side), panel_size = (int64_t)SKL_BK * k->nr;
-    struct skl_columns columns = columns_for_rows(w, lane, tile, side, d0, d);
-    for (int panel = 0, j0, j1; panel * k->nr < lane->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
+    const struct skl_kernels *k = run->plan.kernels;
+    int64_t dim = skl_da_entries(run->work, &run->plan, side), panel_size = (int64_t)SKL_BK * k->nr;
+    struct skl_columns columns = columns_for_rows(w, block, tile, side, d0, d);
+    for (int panel = 0, j0, j1; panel * k->nr < block->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
         struct skl_soon soon = soon_logits(next ? next + panel * panel_size : NULL, panel_size);
-        skl_tile_range(run, lane, panel, tile, &j0, &j1);
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
-        k->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns.at + j0 * columns.ld, columns.ld, dz + j0 * k->nr,
-                     soon, add, da + (panel * dim + d0) * k->nr);
+        run->plan.products[side]->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns, j0, dz + j0 * k->nr, soon, add,
+                                            da + (panel * dim + d0) * k->nr);
     }
 }
 
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
+void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side, int64_t d0,
                    int d)
 {
     const struct skl_plan *plan = &w->run->plan;
-    int64_t panel_size = (int64_t)SKL_BK * w->run->work->kernels->nr;
+    int64_t panel_size = (int64_t)SKL_BK * w->run->plan.kernels->nr;
     for (int64_t tile = slab; tile < last; tile++) {
         int64_t at = (tile - slab) * plan->panels;
-        if (sees_tile(lane, tile))
-            grad_rows_tile(w, lane, tile, side, d0, d, lane->y[side] + at * panel_size,
-                           lane->y[side] + (at + 1) * panel_size, lane->live[side] + at * SKL_STRIPS_MAX, 1,
-                           lane->da[side]);
+        if (skl_sees_tile(block, tile))
+            grad_rows_tile(w, block, tile, side, d0, d, block->y[side] + at * panel_size,
+                           block->y[side] + (at + 1) * panel_size, block->live[side] + at * SKL_STRIPS_MAX, 1,
+                           block->da[side]);
     }
 }
 
 /* ------------------------------------------------------------------------------------------------ by tile --- */
 
 /* Both products of a tile's dz of one side. */
-static void grad_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, float *const y[2],
+static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, float *const y[2],
                       int few, int more, int add, float *da)
 {
     const struct skl_run *run = w->run;
     const struct skl_work_side *s = &run->work->side[side];
-    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels;
+    int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr * run->plan.panels;
     const unsigned char *live = w->scratch.live[side];
     int kept = !run->plan.recompute && more;
     if (few)
-        skl_list_entries(w, lane, side, y[side]);
+        skl_list_entries(w, block, side, y[side]);
     if (s->grad_b.data && few)
-        skl_add_listed_to_columns(w, lane, tile, side);
+        skl_add_listed_to_columns(w, block, tile, side);
     else if (s->grad_b.data)
-        add_to_columns(run, lane, tile, side, y[side], live, kept ? y[!side] + tile_size : NULL);
-    if (lane->dbias[side])
-        add_to_bias(run, lane, tile, side, y[side]);
+        add_to_columns(run, block, tile, side, y[side], live, kept ? y[!side] + tile_size : NULL);
+    if (block->dbias[side])
+        add_to_bias(run, block, tile, side, y[side]);
     if (s->grad_a.data && few)
-        skl_add_listed_to_rows(w, lane, tile, side, add, da);
+        skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)
-        grad_rows_tile(w, lane, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
+        grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
 }
 
-void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk)
+void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
 {
     const struct skl_run *run = w->run;
-    int64_t tile_size = (int64_t)SKL_BK * run->work->kernels->nr * run->plan.panels, first, last, count[2];
-    skl_chunk_range(run, lane, chunk, &first, &last);
+    int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr * run->plan.panels, first, last, count[2];
+    skl_chunk_range(run, block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         for (int side = 0; side < 2; side++)
-            y[side] = run->plan.recompute ? w->scratch.y[side] : lane->y[side] + tile * tile_size;
-        make_dz(w, lane, tile, y, w->scratch.live, count);
+            y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + tile * tile_size;
+        make_dz(w, block, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
-            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * lane->n;
-            float *da = lane->da[side] ? lane->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
+            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * block->n;
+            float *da = block->da[side] ? block->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
             if (run->work->grads & 1 << side)
-                grad_tile(w, lane, tile, side, y, few, tile + 1 < last, tile > first, da);
+                grad_tile(w, block, tile, side, y, few, tile + 1 < last, tile > first, da);
         }
     }
 }

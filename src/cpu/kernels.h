@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the lanes, so
- * that a row's maximum, sums and gradient never need a horizontal step.
+ * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the SIMD blocks,
+ * so that a row's maximum, sums and gradient never need a horizontal step.
  *
- *     rows panel     [dim][nr]          the rows' operand a, transposed
- *     column tile    [SKL_BK][SKL_LDK]  the columns' operand b in f32, kc of its dim entries
  *     score tile     [SKL_BK][nr]       x = <a, b> + bias; later e = 2^{unit (x - m)}, later dz
+ *     packs                             the operands as the products want them: only struct skl_products reads them
  *
  * Scores become logits in base 2, z log2 e = unit x, only after the row's largest score m has been subtracted: the
  * difference is exact near m, so that no digit is lost to the size of the logits.
@@ -15,14 +14,13 @@
 #ifndef SKL_CPU_KERNELS_H
 #define SKL_CPU_KERNELS_H
 
+#include "../divergence.h"
 #include "streamkl/streamkl.h"
 
 enum {
     /* Columns in a tile, a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles (48 KiB)
      * further out of L1; fewer would make grad_rows load and store da more often. */
     SKL_BK = 192,
-    SKL_KC = 256,    /* most entries of dim in a packed tile */
-    SKL_LDK = 272,   /* distance between its columns: 17 lines, so that one line of each falls into all sets of L1 */
     SKL_NR_MAX = 32, /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64               /* of every buffer */
@@ -39,11 +37,12 @@ struct skl_panel_state {
 struct skl_panel_factors {
     float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{unit (x - m)} */
     float prob[2][SKL_NR_MAX]; /* e prob = the probability: 1 / l */
-    float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale (JSD: and its beta) */
-    float c[2][SKL_NR_MAX];    /* the expectation that the gradient subtracts; of a KL in base 2 */
+    float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale and slope (divergence.h) */
+    float c[2][SKL_NR_MAX];    /* what the gradient subtracts; of a KL in base 2 */
     float gap[SKL_NR_MAX];     /* log2 l_Q - log2 l_P */
+    float power[2][SKL_NR_MAX]; /* alpha-beta: l^-(alpha + beta) */
     float unit[2];
-    float beta[2]; /* JSD: weight of each side in the mixture */
+    float param[2]; /* the divergence's number of each side */
 };
 
 /* What push_kl leaves in the two logit tiles. */
@@ -63,46 +62,83 @@ struct skl_soon {
     int stream;      /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
 };
 
+/* A tile of columns, packed or the operand itself, from entry d0 of dim on. */
+struct skl_columns {
+    const void *at;
+    int64_t ld; /* from column to column, in elements of the pack */
+};
+
+/* One side's operands into packs, and the three products on them. The layout of a pack is known here alone, so that
+ * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in enum
+ * skl_dtype; 'rows' is how many rows the block has room for. */
+struct skl_products {
+    const char *unit; /* which multipliers: "fma" */
+    int kc;           /* most entries of dim in a tile of columns */
+
+    /* Bytes of a panel's rows for logits(), of a block's rows for grad_columns(), of a tile of columns. */
+    int64_t (*panel_bytes)(int64_t dim);
+    int64_t (*block_bytes)(int64_t dim, int rows);
+    int64_t column_bytes;
+
+    /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
+    void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
+    void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
+    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may serve. */
+    struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack);
+    void (*clean)(int n, int k, void *pack); /* NaN and inf become 0 */
+
+    /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
+     *     logits         y (+)= b a^T         y [n][nr]
+     *     grad_rows      da^T (+)= b^T dz     da [d up to whole strips][nr]
+     *     grad_columns   db += dz^T a         of columns 0 .. n - 1, d0 a multiple of nr, d <= nr, summed over the panels */
+    void (*logits)(int n, int k, struct skl_columns columns, int first, const void *panel, int64_t d0,
+                   struct skl_soon soon, int add, float *y);
+    void (*grad_rows)(int n, int d, const unsigned char *live, struct skl_columns columns, int first, const float *dz,
+                      struct skl_soon soon, int add, float *da);
+    void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
+                         int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride);
+
+    /* The same over lists of entries: sum over k of x[k] times row at[k] of a block, or column at[k] of a tile. */
+    void (*add_rows)(int n, const uint16_t *at, const float *x, const void *block, int rows, int dim, float *sum);
+    void (*add_columns)(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum);
+};
+
+/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has bit
+ * 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL has no second sum. */
+struct skl_form_kernels {
+    void (*sum)(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
+                struct skl_panel_state *state);
+    void (*dz)(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f);
+};
+
 struct skl_kernels {
     enum skl_isa isa;
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
-    int mr, nr, kc;
+    int mr, nr;
 
-    /* Moving operands in and gradients out. Strides in elements; dtypes as in enum skl_dtype. */
-    void (*pack_columns)(int n, int k, const void *b, int dtype, int64_t stride, float *tile);
+    /* The products for operands of each dtype. */
+    const struct skl_products *products[3];
+
     void (*convert)(int64_t n, const void *x, int dtype, float *y);      /* y = (f32) x */
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y); /* y = (dtype) x */
 
-    /* The products; n columns, k or d entries of dim. */
-    void (*logits)(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
-                   float *y); /* y (+)= b a^T */
-    void (*grad_rows)(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
-                      struct skl_soon soon, int add, float *da); /* da^T (+)= b^T dz */
-    void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
-                         struct skl_soon soon, int d, float *db, int64_t stride); /* db += dz^T a */
-
-    void (*add_listed)(int n, const uint16_t *at, const float *x, const float *B, int64_t stride, int64_t next, int d,
-                       float *C); /* C += sum x[k] B[at[k]] */
-
-    /* Shaping logits. */
+    /* Shaping scores. */
     void (*softcap)(int n, float *y, float inner, double cap);               /* y = cap tanh(inner y) */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
 
-    /* Divergences. */
-    void (*push_kl)(int n, float *y_p, float *y_q, const float unit[2], enum skl_keep keep,
+    /* The first sweep: of a KL, and of everything else. */
+    void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep,
                     struct skl_panel_state *state);
-    void (*push_lse)(int n, const float *y_p, const float *y_q, const float unit[2], struct skl_panel_state *state);
-    void (*push_jsd)(int n, const float *y_p, const float *y_q, const struct skl_panel_factors *f,
-                     struct skl_panel_state *state);
-    /* dz over y. want has bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. */
+    void (*push_lse)(int n, const float *x_p, const float *x_q, const float unit[2], struct skl_panel_state *state);
+    /* dz over what push_kl kept, and over scores. */
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
-    void (*dz_kl)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
-    void (*dz_jsd)(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f);
+    struct skl_form_kernels form[SKL_FORMS];
+
     /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,
                      uint32_t *entries);                  /* returns how many */
-    void (*add_rows)(int n, const float *dz, float *sum); /* sum[j] += sum over rows of dz[j] */
+    void (*sum_rows)(int n, const float *dz, float *sum); /* sum[j] += sum over rows of dz[j] */
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);

@@ -5,7 +5,7 @@
 #include "team.h"
 
 enum {
-    /* Rows of a lane. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
+    /* Rows of a block. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
     /* With short dim and logits kept, or used at once: those of a tile and of the next fit in L2 ... */
@@ -14,10 +14,10 @@ enum {
     BLOCK_FAR = 256,       /* beyond, they come from far anyway, and more rows share a tile of columns */
     BLOCK_MIN = 64,        /* keeping logits of fewer rows is not worth it: recompute */
     TASKS_LEAST = 16,      /* small problems are cut into fewer rows until there are so many tasks */
-    LANES = 8,             /* lanes at once: with their chunks, enough tasks for the threads of a large machine */
-    TASKS = 64,            /* lanes x chunks aimed at ... */
+    BLOCKS = 8,            /* blocks at once: with their chunks, enough tasks for the threads of a large machine */
+    TASKS = 64,            /* blocks x chunks aimed at ... */
     TASKS_BY_TILE = 16,    /* ... when each has its own sum of da, 64 KiB at dim 128 */
-    TASKS_KEPT = 32,       /* lanes x tiles */
+    TASKS_KEPT = 32,       /* blocks x tiles */
     THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
     LARGE_SHARE = 8        /* of a large vocabulary's matrices: so much may be kept by default */
@@ -48,36 +48,36 @@ static void *take(char *memory, size_t *offset, int64_t bytes)
     return at;
 }
 
-size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane)
+size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_block *block)
 {
-    const struct skl_kernels *k = w->kernels;
-    int64_t block = plan->block, tile = (int64_t)SKL_BK * block;
+    int64_t rows = plan->block_rows, tile = (int64_t)SKL_BK * rows;
     size_t at = 0;
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        lane->rows[i] = take(memory, &at, 4 * block * s->dim);
-        lane->raw[i] = s->grad_b.data ? take(memory, &at, 4 * block * round_up(s->dim, k->nr)) : NULL;
-        lane->da[i] = s->grad_a.data
-                          ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
-                          : NULL;
-        lane->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
+        const struct skl_products *products = plan->products[i];
+        block->panel[i] = take(memory, &at, plan->panels * products->panel_bytes(s->dim));
+        block->pack[i] = s->grad_b.data ? take(memory, &at, products->block_bytes(s->dim, plan->block_rows)) : NULL;
+        block->da[i] = s->grad_a.data
+                           ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
+                           : NULL;
+        block->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
         int marks = (w->grads & 1 << i) && !plan->by_tile;
-        lane->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
+        block->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
-        lane->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
-        lane->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
+        block->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
+        block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
     }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
-    lane->m_kept = exps ? take(memory, &at, 4 * 2 * block * plan->tiles) : NULL;
-    lane->states = take(memory, &at, (int64_t)sizeof *lane->states * plan->panels * plan->chunks);
-    lane->factors = take(memory, &at, (int64_t)sizeof *lane->factors * plan->panels);
-    lane->row = take(memory, &at, 8 * block);
-    lane->lo = take(memory, &at, 8 * block);
-    lane->hi = take(memory, &at, 8 * block);
-    lane->panel_lo = take(memory, &at, 8 * plan->panels);
-    lane->panel_hi = take(memory, &at, 8 * plan->panels);
-    lane->weight = take(memory, &at, 8 * block);
-    lane->result = take(memory, &at, (int64_t)sizeof *lane->result * block);
+    block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->tiles) : NULL;
+    block->states = take(memory, &at, (int64_t)sizeof *block->states * plan->panels * plan->chunks);
+    block->factors = take(memory, &at, (int64_t)sizeof *block->factors * plan->panels);
+    block->row = take(memory, &at, 8 * rows);
+    block->lo = take(memory, &at, 8 * rows);
+    block->hi = take(memory, &at, 8 * rows);
+    block->panel_lo = take(memory, &at, 8 * plan->panels);
+    block->panel_hi = take(memory, &at, 8 * plan->panels);
+    block->weight = take(memory, &at, 8 * rows);
+    block->result = take(memory, &at, (int64_t)sizeof *block->result * rows);
     return at;
 }
 
@@ -90,10 +90,11 @@ static void lay_lists(char *memory, size_t *at, int64_t groups, int64_t entries,
 
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch)
 {
-    int64_t tile = 4 * (int64_t)SKL_BK * w->kernels->nr, columns = 4 * SKL_BK * SKL_LDK;
+    int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
+    int64_t columns = most(plan->products[0]->column_bytes, plan->products[1]->column_bytes); /* one may serve both */
     int one = plan->whole && !(plan->by_tile && plan->recompute); /* panel at a time */
     size_t at = 0;
-    scratch->share = take(memory, &at, sizeof *scratch->share);
+    scratch->queue = take(memory, &at, sizeof *scratch->queue);
     for (int i = 0; i < 2; i++) {
         int grad = w->grads & 1 << i;
         scratch->columns[i] = take(memory, &at, columns);
@@ -103,10 +104,10 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
     if (plan->by_tile && w->skip_below > 0) {
-        int64_t entries = (int64_t)SKL_BK * plan->block / SKL_LISTED;
+        int64_t entries = (int64_t)SKL_BK * plan->block_rows / SKL_LISTED;
         lay_lists(memory, &at, SKL_BK, entries, &scratch->by_column);
-        lay_lists(memory, &at, plan->block, entries, &scratch->by_row);
-        scratch->listed_da = take(memory, &at, 4 * w->kernels->nr * most(w->side[0].dim, w->side[1].dim));
+        lay_lists(memory, &at, plan->block_rows, entries, &scratch->by_row);
+        scratch->listed_da = take(memory, &at, 4 * plan->kernels->nr * most(w->side[0].dim, w->side[1].dim));
     }
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
     return at;
@@ -114,14 +115,14 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
 
 static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 {
-    struct skl_lane lane;
+    struct skl_block block;
     struct skl_scratch scratch;
-    plan->panels = plan->block / w->kernels->nr;
-    plan->chunks = least(most(plan->tiles, 1), most(plan->tasks / plan->lanes, 1));
-    plan->lane_bytes = skl_lay_lane(w, plan, NULL, &lane);
+    plan->panels = plan->block_rows / plan->kernels->nr;
+    plan->chunks = least(most(plan->tiles, 1), most(plan->tasks / plan->blocks, 1));
+    plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
-    int64_t lanes = round_up(plan->lanes * (int64_t)sizeof lane, SKL_ALIGN);
-    plan->bytes = (size_t)plan->lanes * plan->lane_bytes + plan->thread_bytes + (size_t)lanes;
+    int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
+    plan->bytes = (size_t)plan->blocks * plan->block_bytes + plan->thread_bytes + (size_t)blocks;
     return plan->bytes;
 }
 
@@ -139,12 +140,27 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 
 /* ------------------------------------------------------------------------------------------------- choices --- */
 
-/* Forward or reverse KL of one side keeps exponentials; anything else needs the logits again. */
+/* The instruction set, and the products of each side's dtype. */
+static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan *plan)
+{
+    plan->kernels = skl_kernels_for(w->isa);
+    if (!plan->kernels)
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)w->isa,
+                        skl_isa_name(w->isa));
+    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
+    while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && together <= plan->kernels->narrower->nr)
+        plan->kernels = plan->kernels->narrower;
+    for (int side = 0; side < 2; side++) plan->products[side] = plan->kernels->products[w->side[side].b.dtype];
+    return SKL_OK;
+}
+
+/* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */
 static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
 {
     if (call == SKL_CALL_BACKWARD)
         return SKL_KEEP_SCORES;
-    if (w->jsd)
+    if (skl_sweeps(w->form) == 2)
         return call == SKL_CALL_PARTIAL ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     if (!w->grads)
         return SKL_KEEP_NOTHING;
@@ -169,7 +185,7 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
         const struct skl_work_side *s = &w->side[i];
         if (s->grad_b.data || s->grad_bias.data) {
             plan->own_columns = 1;
-            plan->group = common_multiple(plan->group, s->share);
+            plan->group = common_multiple(plan->group, s->group);
         }
     }
 }
@@ -179,41 +195,41 @@ static int64_t count_blocks(const struct skl_work *w, int64_t block)
     return w->attention ? w->batch * w->heads * ((w->n + block - 1) / block) : (w->rows + block - 1) / block;
 }
 
-static void choose_lanes(const struct skl_work *w, struct skl_plan *plan)
+static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 {
-    int64_t nr = w->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
+    int64_t nr = plan->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
     int64_t block = BLOCK;
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
         block = plan->kept_tiles > NEAR_TILES ? BLOCK_FAR : BLOCK_NEAR;
-    plan->block = (int)most(round_up(least(rows, block), nr), nr);
+    plan->block_rows = (int)most(round_up(least(rows, block), nr), nr);
     if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
     } else {
-        while (plan->block >= 2 * BLOCK_MIN && count_blocks(w, plan->block) * most(plan->tiles, 1) < TASKS_LEAST)
-            plan->block = (int)round_up(plan->block / 2, nr);
-        groups = count_blocks(w, plan->block);
+        while (plan->block_rows >= 2 * BLOCK_MIN && count_blocks(w, plan->block_rows) * most(plan->tiles, 1) < TASKS_LEAST)
+            plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
+        groups = count_blocks(w, plan->block_rows);
     }
-    /* Kept logits should stay in the cache: no more lanes than give every thread something to do. */
-    int64_t lanes = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT / most(plan->tiles, 1), 1) : LANES;
-    plan->lanes = (int)most(least(groups, least(lanes, LANES)), 1);
+    /* Kept logits should stay in the cache: no more blocks than give every thread something to do. */
+    int64_t blocks = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT / most(plan->tiles, 1), 1) : BLOCKS;
+    plan->blocks = (int)most(least(groups, least(blocks, BLOCKS)), 1);
 }
 
-/* Keep the logits of all columns if that fits, giving up lanes first, then rows. As many blocks as that makes are made
+/* Keep the logits of all columns if that fits, giving up blocks first, then rows. As many blocks as that makes are made
  * equal: a short last one would read all columns for few rows. */
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->kept_tiles = plan->tiles;
-    choose_lanes(w, plan);
+    choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
-        if (plan->lanes > 1)
-            plan->lanes /= 2;
-        else if (plan->block - SKL_NR_MAX >= BLOCK_MIN)
-            plan->block -= SKL_NR_MAX;
+        if (plan->blocks > 1)
+            plan->blocks /= 2;
+        else if (plan->block_rows - SKL_NR_MAX >= BLOCK_MIN)
+            plan->block_rows -= SKL_NR_MAX;
         else
             return 0;
     }
-    int64_t rows = w->attention ? w->n : w->rows, blocks = most((rows + plan->block - 1) / plan->block, 1);
-    plan->block = (int)most(round_up((rows + blocks - 1) / blocks, w->kernels->nr), w->kernels->nr);
+    int64_t rows = w->attention ? w->n : w->rows, blocks = most((rows + plan->block_rows - 1) / plan->block_rows, 1);
+    plan->block_rows = (int)most(round_up((rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);
     count_bytes(w, plan);
     return 1;
 }
@@ -224,15 +240,15 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     plan->recompute = 1;
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     plan->kept_tiles = w->grads && !plan->by_tile ? least(plan->tiles, SLAB_TILES) : 0;
-    choose_lanes(w, plan);
+    choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
-        if (plan->lanes > 1)
-            plan->lanes /= 2;
+        if (plan->blocks > 1)
+            plan->blocks /= 2;
         else if (plan->kept_tiles >
-                 (plan->block >= 2 * w->kernels->nr ? 4 : 1)) /* few tiles, then few rows, then one tile */
+                 (plan->block_rows >= 2 * plan->kernels->nr ? 4 : 1)) /* few tiles, then few rows, then one tile */
             plan->kept_tiles /= 2;
-        else if (plan->block >= 2 * w->kernels->nr)
-            plan->block = (int)round_up(plan->block / 2, w->kernels->nr);
+        else if (plan->block_rows >= 2 * plan->kernels->nr)
+            plan->block_rows = (int)round_up(plan->block_rows / 2, plan->kernels->nr);
         else if (plan->by_tile && plan->tasks > 1)
             plan->tasks /= 2;
         else
@@ -261,10 +277,12 @@ static size_t default_limit(const struct skl_work *w)
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, struct skl_plan *plan)
 {
     struct skl_work w = *work;
-    int kc = w.kernels->kc;
     *plan = (struct skl_plan){.call = call};
+    enum skl_status status = choose_kernels(&w, plan);
+    if (status || w.rows == 0 || w.columns == 0)
+        return status;
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
-    plan->whole = w.side[0].dim <= kc && w.side[1].dim <= kc;
+    plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->by_tile = plan->whole && w.grads;
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     plan->keep = choose_keep(call, &w);

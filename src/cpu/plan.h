@@ -3,8 +3,8 @@
  * How a call will be run, and the memory it will take. Nothing but the last two lines of the plan depends on the number
  * of threads, so neither do the results.
  *
- *     lane     a block of up to 'block' rows that see the same columns; 'lanes' of them are worked on at once
- *     panel    nr rows of a lane, side by side in the vector lanes
+ *     block    up to block_rows rows that see the same b; 'blocks' of them are worked on at once
+ *     panel    nr rows of a block, side by side in the SIMD lanes
  *     tile     SKL_BK columns;  chunk = the tiles of one task
  */
 #ifndef SKL_CPU_PLAN_H
@@ -16,32 +16,33 @@
 #include <stdatomic.h>
 
 enum {
-    SKL_BLOCK = 512,                /* most rows of a lane */
-    SKL_PANELS_MAX = SKL_BLOCK / 8, /* with the narrowest panels */
-    SKL_LISTED = 4                  /* lists take as long as dense products when about a quarter of all counts */
+    SKL_BLOCK = 512, /* most rows of a block */
+    SKL_LISTED = 4   /* lists take as long as dense products when about a quarter of all counts */
 };
 
 struct skl_plan {
     enum skl_call call;
-    int block, panels, lanes;
+    const struct skl_kernels *kernels;
+    const struct skl_products *products[2]; /* of P and Q */
+    int block_rows, panels, blocks;
     int64_t tiles;
-    int64_t tasks, chunks; /* aimed at: lanes x chunks; tasks that the columns of a lane make */
+    int64_t tasks, chunks; /* aimed at: blocks x chunks; tasks that the columns of a block make */
     enum skl_keep keep;    /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles;    /* tiles of logits a lane holds: all; a slab of them, filled again and again; or none */
+    int64_t kept_tiles;    /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
     int recompute;         /* not all are held: logits are computed anew for the gradient */
     int whole;             /* both operands' dim fits in one column tile */
     int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
-    size_t lane_bytes, thread_bytes;
-    size_t bytes; /* in all: the lanes, their descriptions, and private buffers of ... */
+    size_t block_bytes, thread_bytes;
+    size_t bytes; /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;  /* ... as many threads as were asked for and fit the limit */
 };
 
-/* The buffers of one lane. */
-struct skl_lane {
-    float *rows[2];                 /* [panels][dim][nr], scaled */
-    float *raw[2];                  /* [dim / nr][block][nr], as they are, for db */
+/* The buffers of one block. */
+struct skl_block {
+    char *panel[2];                 /* [panels] packs of rows for the logits */
+    char *pack[2];                  /* a pack of all rows for db; NULL: no gradient of b is wanted */
     float *da[2];                   /* [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
     float *y[2];                    /* [kept_tiles][panels][SKL_BK][nr] */
     unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
@@ -49,37 +50,37 @@ struct skl_lane {
     float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
     struct skl_panel_state *states; /* [chunks][panels] */
     struct skl_panel_factors *factors; /* [panels] */
-    int64_t *row, *lo, *hi;            /* [block]: row number and the columns it sees */
+    int64_t *row, *lo, *hi;            /* [block_rows]: row number and the columns it sees */
     int64_t *panel_lo, *panel_hi;      /* [panels] */
-    double *weight;                    /* [block]: of the row in the reduced loss */
-    struct skl_row_result *result;     /* [block] */
+    double *weight;                    /* [block_rows]: of the row in the reduced loss */
+    struct skl_row_result *result;     /* [block_rows] */
 
     int n;                             /* rows in use */
     int64_t batch, head;               /* attention: whose they are */
     int64_t first_column, last_column; /* union of the ranges */
-    int64_t next_row, end_row;         /* rows still to come of this lane's group */
+    int64_t next_row, end_row;         /* rows still to come of this block's group */
     int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and will; -1: nobody's */
 };
 
-/* How many of a thread's tasks are taken, in even and in odd phases: from the front + from the back 2^32. */
-struct skl_share {
+/* A thread's tasks of a phase: how many are taken, in even and in odd phases, from the front + 2^32 from the back. */
+struct skl_queue {
     atomic_ullong taken[2];
 };
 
 /* Entries of a tile of dz in groups, those of a column or of a row: group i has start[i] .. start[i+1]-1. */
 struct skl_lists {
     int *start;
-    uint16_t *at; /* which row of the lane, or column of the tile */
+    uint16_t *at; /* which row of the block, or column of the tile */
     float *x;
 };
 
 /* Buffers of one thread. */
 struct skl_scratch {
-    struct skl_share *share; /* first, so that other threads find it */
-    float *columns[2];       /* [SKL_BK][SKL_LDK] */
+    struct skl_queue *queue; /* first, so that other threads find it */
+    void *columns[2];        /* a pack of a tile of columns */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
-    unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the lane's */
+    unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the block's */
     uint32_t *entries[2];    /* [panels][SKL_BK]: which entries of dz are not negligible, a bit for each row */
     struct skl_lists by_column, by_row; /* skip_below: the entries, when they are at most 1 of SKL_LISTED */
     float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
@@ -91,22 +92,24 @@ static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)
     return plan->tiles * chunk / plan->chunks;
 }
 
-/* Entries of dim that da has for a row, whole strips of the micro-kernel; numbers in a lane's sum of da. */
-static inline int64_t skl_da_entries(const struct skl_work *w, int side)
+/* Entries of dim that da has for a row, whole strips of the micro-kernel; numbers in a block's sum of da. */
+static inline int64_t skl_da_entries(const struct skl_work *w, const struct skl_plan *plan, int side)
 {
-    return (w->side[side].dim + w->kernels->mr - 1) / w->kernels->mr * w->kernels->mr;
+    int mr = plan->kernels->mr;
+    return (w->side[side].dim + mr - 1) / mr * mr;
 }
 static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
 {
-    return plan->block * skl_da_entries(w, side);
+    return plan->block_rows * skl_da_entries(w, plan, side);
 }
 
-/* SKL_BAD_ARGUMENT when the caller's limit is below the least that the call needs. */
+/* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least that the
+ * call needs. Without rows or columns the plan takes no memory. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
 
-/* Point a lane's or thread's buffers into memory of lane_bytes or thread_bytes; with NULL, just count: returns bytes.
+/* Point a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL, just count: returns bytes.
  */
-size_t skl_lay_lane(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_lane *lane);
+size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_block *block);
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory,
                        struct skl_scratch *scratch);
 

@@ -3,16 +3,16 @@
  * The order of things. Every thread runs the same phases; a phase is a number of independent tasks, and ends in a
  * barrier:
  *
- *     wave: the lanes take their next rows
- *         pack      rows into panels                                        lane x panel
- *         sweep     columns into states                                     lane x chunk
- *         finish    states into loss, LSEs, factors                         lane x panel
- *         (JSD: a second sweep and finish)
- *         tiles     dz, db, da of the chunk                                 lane x chunk
+ *     wave: the blocks take their next rows
+ *         pack      rows into panels                                        block x panel
+ *         sweep     columns into states                                     block x chunk
+ *         finish    states into loss, LSEs, factors                         block x panel
+ *         (a divergence of two sweeps: the second sweep and finish)
+ *         tiles     dz, db, da of the chunk                                 block x chunk
  *             or, where dim is long, by slabs of kept tiles:
- *             columns   dz, db                                              lane x run of tiles
- *             rows      da                                                  lane x side x run of entries
- *         write     da                                                      lane x panel
+ *             columns   dz, db                                              block x part of a slab
+ *             rows      da                                                  block x side x entries of dim
+ *         write     da                                                      block x panel
  */
 #define _DEFAULT_SOURCE /* madvise */
 #include "run.h"
@@ -28,133 +28,65 @@
 
 enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
 
-/* One task of the phase under way. */
-typedef void phase_task(struct skl_worker *w, struct skl_lane *lane, int64_t part);
-
-/* ------------------------------------------------------------------------------------------------ shares --- */
-
-/* A thread's share is the same part of the columns in each phase over columns: what it has written it finds in its own
- * cache, where cores do not have one together. It takes tasks from the front of its share; who has done his takes from
- * others' backs. */
-static struct skl_share *share_of(const struct skl_run *run, int rank)
-{
-    return (struct skl_share *)(run->scratch + (size_t)rank * run->plan.thread_bytes);
-}
-
-/* Which of the share's tasks is to be done now; -1: none is left. */
-static int64_t take_task(struct skl_share *s, int phase, int64_t share, int from_back)
-{
-    unsigned long long taken = atomic_load_explicit(&s->taken[phase], memory_order_relaxed);
-    for (;;) {
-        int64_t front = (int64_t)(taken & UINT32_MAX), back = (int64_t)(taken >> 32);
-        if (front + back >= share)
-            return -1;
-        if (atomic_compare_exchange_weak_explicit(&s->taken[phase], &taken, taken + (from_back ? 1ull << 32 : 1),
-                                                  memory_order_relaxed, memory_order_relaxed))
-            return from_back ? share - 1 - back : front;
-    }
-}
-
-/* Rank 0 is the caller's thread: only it may call back. 'done' is the part it has done of its share. */
-static void report(struct skl_worker *w, double done)
-{
-    struct skl_run *run = w->run;
-    if (w->rank || !run->work->progress || atomic_load_explicit(&run->cancelled, memory_order_relaxed))
-        return;
-    int64_t rows = 0;
-    for (int i = 0; i < run->plan.lanes; i++) rows += run->lanes[i].n;
-    double phases = (double)w->phases_in_wave + done;
-    double part = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
-    double fraction = ((double)run->rows_done + part * (double)rows) / (double)run->work->rows;
-    skl_leave_float_mode(*run->caller_mode);
-    int stop = run->work->progress(run->work->progress_data, fraction < 1 ? fraction : 1);
-    *run->caller_mode = skl_enter_float_mode();
-    if (stop)
-        atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
-}
-
-/* Does the tasks of its own share in order, then those the other threads have not come to, then waits for them. */
-static void do_phase(struct skl_worker *w, int64_t parts, phase_task *task)
-{
-    struct skl_run *run = w->run;
-    int64_t tasks = run->plan.lanes * parts;
-    int odd = (int)(w->phase & 1), team = run->team.size;
-    atomic_store_explicit(&share_of(run, w->rank)->taken[!odd], 0,
-                          memory_order_relaxed); /* nobody looks before the barrier */
-    for (int i = 0; i < team; i++) {
-        int rank = (w->rank + i) % team;
-        int64_t first = tasks * rank / team, share = tasks * (rank + 1) / team - first;
-        for (int64_t k; (k = take_task(share_of(run, rank), odd, share, i > 0)) >= 0;) {
-            if (atomic_load_explicit(&run->cancelled, memory_order_relaxed))
-                break;
-            task(w, &run->lanes[(first + k) / parts], (first + k) % parts);
-            report(w, i ? 1 : (double)(k + 1) / (double)share);
-        }
-    }
-    w->phase++;
-    w->phases_in_wave++;
-    skl_team_barrier(&run->team);
-}
-
 /* ------------------------------------------------------------------------------------------------- tasks --- */
 
-static void task_clear(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_clear(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    skl_clear_outputs(w->run, part * w->run->plan.lanes + (lane - w->run->lanes), CLEAR_PARTS * w->run->plan.lanes);
+    skl_clear_outputs(w->run, part * w->run->plan.blocks + (block - w->run->blocks), CLEAR_PARTS * w->run->plan.blocks);
 }
 
-static void task_flush(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_flush(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    skl_flush_columns(w->run, lane, part);
+    skl_flush_columns(w->run, block, part);
 }
 
-static void task_pack(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_pack(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (part * w->run->work->kernels->nr >= lane->n)
+    if (part * w->run->plan.kernels->nr >= block->n)
         return;
-    skl_pack_panel(w, lane, (int)part);
+    skl_pack_panel(w, block, (int)part);
     if (w->run->plan.call == SKL_CALL_BACKWARD || w->run->second_sweep_only)
-        skl_load_saved(w->run, lane, (int)part);
+        skl_load_saved(w->run, block, (int)part);
 }
 
-static void task_sweep(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (lane->n)
-        skl_sweep(w, lane, part);
+    if (block->n)
+        skl_sweep(w, block, part, 0);
 }
 
-static void task_sweep_jsd(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_second_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (lane->n)
-        skl_sweep_jsd(w, lane, part);
+    if (block->n)
+        skl_sweep(w, block, part, 1);
 }
 
-static void task_finish(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_finish(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (part * w->run->work->kernels->nr >= lane->n)
+    if (part * w->run->plan.kernels->nr >= block->n)
         return;
     if (w->run->partial)
-        skl_write_partial(w->run, lane, (int)part);
+        skl_write_partial(w->run, block, (int)part);
     else
-        skl_finish_panel(w->run, lane, (int)part);
+        skl_finish_panel(w->run, block, (int)part);
 }
 
-static void task_finish_jsd(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_finish_second(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (part * w->run->work->kernels->nr < lane->n)
-        skl_finish_panel_jsd(w->run, lane, (int)part);
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_finish_second(w->run, block, (int)part);
 }
 
-static void task_write(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_write(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (part * w->run->work->kernels->nr < lane->n)
-        skl_write_grad_rows(w, lane, (int)part);
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_write_grad_rows(w, block, (int)part);
 }
 
-static void task_tiles(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_tiles(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (lane->n)
-        skl_grad_chunk(w, lane, part);
+    if (block->n)
+        skl_grad_chunk(w, block, part);
 }
 
 static int64_t slab_end(const struct skl_worker *w)
@@ -163,35 +95,36 @@ static int64_t slab_end(const struct skl_worker *w)
     return end < w->run->plan.tiles ? end : w->run->plan.tiles;
 }
 
-static void task_columns(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_columns(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    int64_t tiles = slab_end(w) - w->slab, runs = w->runs;
-    if (lane->n)
-        skl_grad_columns(w, lane, w->slab, w->slab + tiles * part / runs, w->slab + tiles * (part + 1) / runs);
+    int64_t tiles = slab_end(w) - w->slab, tasks = w->slab_tasks;
+    if (block->n)
+        skl_grad_columns(w, block, w->slab, w->slab + tiles * part / tasks, w->slab + tiles * (part + 1) / tasks);
 }
 
-/* Entries of da come in equal runs, two at least and of up to DA_ENTRIES, at whole strips of the micro-kernel. */
-static int run_of_entries(const struct skl_work *w, int side)
+/* Entries of da that a task takes: equal pieces, two at least and of up to DA_ENTRIES, at whole strips of the
+ * micro-kernel. */
+static int entries_of_task(const struct skl_run *run, int side)
 {
-    int64_t dim = w->side[side].dim, runs = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = w->kernels->mr;
-    runs = runs < 2 ? 2 : runs;
-    return (int)(((dim + runs - 1) / runs + mr - 1) / mr * mr);
+    int64_t dim = run->work->side[side].dim, tasks = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = run->plan.kernels->mr;
+    tasks = tasks < 2 ? 2 : tasks;
+    return (int)(((dim + tasks - 1) / tasks + mr - 1) / mr * mr);
 }
 
-static int64_t runs_of_entries(const struct skl_work *w, int side)
+static int64_t tasks_of_side(const struct skl_run *run, int side)
 {
-    int run = run_of_entries(w, side);
-    return w->side[side].grad_a.data ? (w->side[side].dim + run - 1) / run : 0;
+    int entries = entries_of_task(run, side);
+    return run->work->side[side].grad_a.data ? (run->work->side[side].dim + entries - 1) / entries : 0;
 }
 
-static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
+static void task_rows(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    const struct skl_work *work = w->run->work;
-    int64_t runs = runs_of_entries(work, 0);
-    int side = part >= runs, run = run_of_entries(work, side);
-    int64_t d0 = (side ? part - runs : part) * run, left = work->side[side].dim - d0;
-    if (lane->n)
-        skl_grad_rows(w, lane, w->slab, slab_end(w), side, d0, left < run ? (int)left : run);
+    const struct skl_run *run = w->run;
+    int64_t tasks = tasks_of_side(run, 0);
+    int side = part >= tasks, entries = entries_of_task(run, side);
+    int64_t d0 = (side ? part - tasks : part) * entries, left = run->work->side[side].dim - d0;
+    if (block->n)
+        skl_grad_rows(w, block, w->slab, slab_end(w), side, d0, left < entries ? (int)left : entries);
 }
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
@@ -199,12 +132,12 @@ static void task_rows(struct skl_worker *w, struct skl_lane *lane, int64_t part)
 static void do_slabs(struct skl_worker *w)
 {
     const struct skl_plan *plan = &w->run->plan;
-    int64_t entries = runs_of_entries(w->run->work, 0) + runs_of_entries(w->run->work, 1);
+    int64_t tasks = tasks_of_side(w->run, 0) + tasks_of_side(w->run, 1);
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
-        w->runs = plan->recompute ? SLAB_TASKS : plan->chunks; /* whoever kept a tile uses it */
-        do_phase(w, w->runs, task_columns);
-        if (entries)
-            do_phase(w, entries, task_rows);
+        w->slab_tasks = plan->recompute ? SLAB_TASKS : plan->chunks; /* whoever kept a tile uses it */
+        skl_do_phase(w, w->slab_tasks, task_columns);
+        if (tasks)
+            skl_do_phase(w, tasks, task_rows);
     }
 }
 
@@ -212,40 +145,38 @@ static void do_grads(struct skl_worker *w)
 {
     const struct skl_run *run = w->run;
     if (run->plan.by_tile)
-        do_phase(w, run->plan.chunks, task_tiles);
+        skl_do_phase(w, run->plan.chunks, task_tiles);
     else
         do_slabs(w);
     if (run->work->side[0].grad_a.data || run->work->side[1].grad_a.data)
-        do_phase(w, run->plan.panels, task_write);
+        skl_do_phase(w, run->plan.panels, task_write);
 }
 
 static void do_wave(struct skl_worker *w)
 {
     const struct skl_run *run = w->run;
     const struct skl_plan *plan = &run->plan;
-    do_phase(w, plan->panels, task_pack);
-    if (plan->call != SKL_CALL_BACKWARD && !run->second_sweep_only) {
-        do_phase(w, plan->chunks, task_sweep);
-        do_phase(w, plan->panels, task_finish);
+    int value = plan->call != SKL_CALL_BACKWARD, partial = plan->call == SKL_CALL_PARTIAL;
+    skl_do_phase(w, plan->panels, task_pack);
+    if (value && !run->second_sweep_only) {
+        skl_do_phase(w, plan->chunks, task_sweep);
+        skl_do_phase(w, plan->panels, task_finish);
     }
-    if (run->second_sweep_only) {
-        do_phase(w, plan->chunks, task_sweep_jsd);
-        do_phase(w, plan->panels, task_finish);
-    } else if (run->work->jsd && plan->call != SKL_CALL_BACKWARD && !run->partial) {
-        do_phase(w, plan->chunks, task_sweep_jsd);
-        do_phase(w, plan->panels, task_finish_jsd);
+    if (run->second_sweep_only || (value && !partial && skl_sweeps(run->work->form) == 2)) {
+        skl_do_phase(w, plan->chunks, task_second_sweep);
+        skl_do_phase(w, plan->panels, partial ? task_finish : task_finish_second);
     }
     if (run->work->grads)
         do_grads(w);
 }
 
-/* In row order within a lane, lanes in order: the same sum for any number of threads. */
+/* In row order within a block, blocks in order: the same sum for any number of threads. */
 static void add_values(struct skl_run *run)
 {
-    for (int i = 0; i < run->plan.lanes; i++) {
-        const struct skl_lane *lane = &run->lanes[i];
-        for (int r = 0; r < lane->n; r++) run->value += lane->weight[r] * lane->result[r].loss;
-        run->rows_done += lane->n;
+    for (int i = 0; i < run->plan.blocks; i++) {
+        const struct skl_block *block = &run->blocks[i];
+        for (int r = 0; r < block->n; r++) run->value += block->weight[r] * block->result[r].loss;
+        run->rows_done += block->n;
     }
 }
 
@@ -254,7 +185,7 @@ static void work_together(void *data, int rank)
     struct skl_run *run = data;
     struct skl_worker w = {.run = run, .rank = rank};
     skl_lay_scratch(run->work, &run->plan, run->scratch + (size_t)rank * run->plan.thread_bytes, &w.scratch);
-    do_phase(&w, CLEAR_PARTS, task_clear);
+    skl_do_phase(&w, CLEAR_PARTS, task_clear);
     for (;;) {
         w.phases_in_wave = 0;
         if (rank == 0) /* and only rank 0, so that all threads decide alike */
@@ -262,7 +193,7 @@ static void work_together(void *data, int rank)
         skl_team_barrier(&run->team);
         int more = run->more;
         if (run->plan.own_columns)
-            do_phase(&w, run->plan.chunks, task_flush);
+            skl_do_phase(&w, run->plan.chunks, task_flush);
         if (!more)
             break;
         do_wave(&w);
@@ -293,19 +224,18 @@ static char *lay_out(struct skl_run *run)
     if (!memory)
         return NULL;
     want_large_pages(memory, plan->bytes);
-    run->scratch = memory + (size_t)plan->lanes * plan->lane_bytes;
-    run->lanes = (struct skl_lane *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
-    for (int i = 0; i < plan->threads; i++) memset(share_of(run, i), 0, sizeof(struct skl_share));
-    for (int i = 0; i < plan->lanes; i++) {
-        run->lanes[i] = (struct skl_lane){.owner = {-1, -1}, .next_owner = {-1, -1}};
-        skl_lay_lane(run->work, plan, memory + (size_t)i * plan->lane_bytes, &run->lanes[i]);
+    run->scratch = memory + (size_t)plan->blocks * plan->block_bytes;
+    run->blocks = (struct skl_block *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
+    for (int i = 0; i < plan->threads; i++) memset(skl_queue_of(run, i), 0, sizeof(struct skl_queue));
+    for (int i = 0; i < plan->blocks; i++) {
+        run->blocks[i] = (struct skl_block){.owner = {-1, -1}, .next_owner = {-1, -1}};
+        skl_lay_block(run->work, plan, memory + (size_t)i * plan->block_bytes, &run->blocks[i]);
     }
     return memory;
 }
 
-enum skl_status skl_run_nothing(enum skl_call call, struct skl_run *run)
+enum skl_status skl_run_nothing(struct skl_run *run)
 {
-    run->plan.call = call;
     skl_clear_outputs(run, 0, 1);
     if (run->work->value)
         *run->work->value = 0;
@@ -339,7 +269,7 @@ enum skl_status skl_run(struct skl_run *run)
         return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");
     if (run->work->value) {
         const struct skl_work *w = run->work;
-        *w->value = !w->mean ? run->value : run->rows_done ? run->value / w->weight_sum : 0;
+        *w->value = skl_reduced(run->value, w->mean, run->rows_done > 0, w->weight_sum);
     }
     return SKL_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The executor: carries a plan out, all threads together, knowing nothing about which divergence it is. */
+ * The executor: carries a plan out, all threads together. What it knows of a divergence is the number of its sweeps. */
 #ifndef SKL_CPU_RUN_H
 #define SKL_CPU_RUN_H
 
@@ -14,12 +14,12 @@ struct skl_run {
     struct skl_plan plan;
     struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
     int second_sweep_only;     /* skl_partial of JSD with the LSEs given */
-    struct skl_lane *lanes;
+    struct skl_block *blocks;
     char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
     float unit[2]; /* y = unit x: from scores to logits in base 2 */
 
-    int64_t next_group, next_row; /* what has not been given to a lane yet */
+    int64_t next_group, next_row; /* what has not been given to a block yet */
     int more;                     /* are there rows in this wave */
     int64_t rows_done;            /* rows with work of the waves before */
     double value;
@@ -35,7 +35,7 @@ struct skl_worker {
     int64_t phase;          /* counts the phases, the same in every thread */
     int64_t phases_in_wave; /* for the progress: a wave's phases count alike */
     int64_t slab;           /* gradient: first of the kept tiles */
-    int64_t runs;           /* gradient: tasks that a slab's tiles make */
+    int64_t slab_tasks;     /* gradient: tasks that a slab's tiles make */
 };
 
 enum skl_status skl_run(struct skl_run *run);
@@ -46,7 +46,7 @@ static inline int skl_nothing_to_do(const struct skl_work *w)
 {
     return w->rows == 0 || w->columns == 0;
 }
-enum skl_status skl_run_nothing(enum skl_call call, struct skl_run *run);
+enum skl_status skl_run_nothing(struct skl_run *run);
 
 /* By how much y_P - y_Q, each relative to its side's maximum, grows when the maxima move from 'old' to 'now'. */
 static inline double skl_shift(const struct skl_run *run, float old_p, float now_p, float old_q, float now_q)
@@ -55,57 +55,72 @@ static inline double skl_shift(const struct skl_run *run, float old_p, float now
            (double)run->unit[1] * ((double)old_q - (double)now_q);
 }
 
-/* lane.c: rows into lanes and back. */
-int skl_next_wave(struct skl_run *run);
-void skl_pack_panel(const struct skl_worker *w, struct skl_lane *lane, int panel);
-void skl_write_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int panel);
-void skl_tile_range(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *j0, int *j1);
+/* schedule.c: one task of a phase, and all of them: 'parts' for each block. */
+typedef void skl_task(struct skl_worker *w, struct skl_block *block, int64_t part);
+void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task);
+struct skl_queue *skl_queue_of(const struct skl_run *run, int rank);
 
+/* block.c: rows into blocks and back. */
+int skl_next_wave(struct skl_run *run);
+void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel);
+void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel);
+/* Which matrix of b, among those of all batches and heads, the block's rows see. */
+void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t *batch, int64_t *head);
+
+static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_block *block)
+{
+    int nr = run->plan.kernels->nr;
+    return (block->n + nr - 1) / nr;
+}
+
+/* support.c: which columns rows see. */
+void skl_set_ranges(const struct skl_run *run, struct skl_block *block);
+/* The tiles of a chunk that some row of the block sees; none if *first >= *last. */
+void skl_chunk_range(const struct skl_run *run, const struct skl_block *block, int64_t chunk, int64_t *first,
+                     int64_t *last);
+int skl_sees_tile(const struct skl_block *block, int64_t tile);
+/* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */
+void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0, int *j1);
 /* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for
  * all. */
-int skl_panel_mask(const struct skl_run *run, const struct skl_lane *lane, int panel, int64_t tile, int *lo, int *hi);
+int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
 
-/* sweep.c: columns into states. */
-/* A tile of columns in f32, entries d0..d0+k-1, column j at at[j ld]. */
-struct skl_columns {
-    const float *at;
-    int64_t ld;
-};
-enum skl_fetch { SKL_AS_IT_IS, SKL_COPY }; /* may it be the operand itself? Only 'packed' may be written to */
-struct skl_columns skl_fetch_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t tile,
-                                     int64_t d0, int k, enum skl_fetch how, float *packed);
-void skl_score_tile(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, float *const y[2],
-                    int64_t panel_stride);
-/* The tiles of a chunk that some row of the lane sees; none if *first >= *last. */
-void skl_chunk_range(const struct skl_run *run, const struct skl_lane *lane, int64_t chunk, int64_t *first,
-                     int64_t *last);
-void skl_sweep(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
-void skl_sweep_jsd(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
+/* score.c: scores of a tile. */
+int skl_tile_columns(const struct skl_work *w, int64_t tile);
+struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
+                                     int64_t d0, int k, int copy, void *pack);
+/* What is done with a panel's n columns of finished scores, while they are still in the cache when dim allows. */
+typedef void skl_panel_user(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+                            float *const y[2], int n);
+/* 'use' may be NULL; 'chunk' is handed to it. */
+void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
+                    int64_t panel_stride, skl_panel_user *use);
 
-/* finish.c: states into results and the factors of dz. */
-void skl_finish_panel(const struct skl_run *run, struct skl_lane *lane, int panel);
-void skl_finish_panel_jsd(const struct skl_run *run, struct skl_lane *lane, int panel);
-void skl_load_saved(const struct skl_run *run, struct skl_lane *lane, int panel);
-void skl_write_partial(const struct skl_run *run, struct skl_lane *lane, int panel);
+/* value.c: columns into states, in the first or the second sweep. */
+void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second);
+
+/* results.c: states into results and the factors of dz, after the first and after the second sweep. */
+void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_write_partial(const struct skl_run *run, struct skl_block *block, int panel);
+/* What rows and columns without work get, and sums kept in f32 on their way out. */
+void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);
+void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64_t chunk);
 
 /* grad.c: dz and its two products. */
-void skl_grad_columns(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t first, int64_t last);
-void skl_grad_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t slab, int64_t last, int side, int64_t d0,
+void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t first, int64_t last);
+void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side, int64_t d0,
                    int d);
-void skl_grad_chunk(const struct skl_worker *w, struct skl_lane *lane, int64_t chunk);
-
-/* Where the columns' gradient is summed in f32: in the output itself, or in the lane when that has 16 bits. */
-float *skl_sum_of_columns(const struct skl_work *w, const struct skl_lane *lane, int side, int64_t column,
+void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
+/* Where the columns' gradient is summed in f32: in the output itself, or in the block when that has 16 bits. */
+float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
                           int64_t *stride);
 
-/* listed.c: the same two products over the few entries that count. */
-void skl_list_entries(const struct skl_worker *w, const struct skl_lane *lane, int side, const float *dz);
-void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile, int side);
-void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int add,
+/* grad_sparse.c: the same two products over the few entries that count. */
+void skl_list_entries(const struct skl_worker *w, const struct skl_block *block, int side, const float *dz);
+void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side);
+void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int add,
                             float *da);
-
-/* outputs.c: what rows and columns without work get, and sums kept in f32 on their way out. */
-void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);
-void skl_flush_columns(const struct skl_run *run, struct skl_lane *lane, int64_t chunk);
 
 #endif

@@ -3,10 +3,10 @@
 #ifndef SKL_CPU_TEAM_H
 #define SKL_CPU_TEAM_H
 
+#include "../work.h" /* SKL_THREADS_MAX */
+
 #include <sched.h>
 #include <stdatomic.h>
-
-enum { SKL_THREADS_MAX = 4096 };
 
 struct skl_team {
     int size;              /* threads that really came: at most as many as asked for */

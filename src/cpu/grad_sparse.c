@@ -5,15 +5,15 @@
 #include <string.h>
 
 /* The entries of dz that count, by column and by row. */
-void skl_list_entries(const struct skl_worker *w, const struct skl_lane *lane, int side, const float *dz)
+void skl_list_entries(const struct skl_worker *w, const struct skl_block *block, int side, const float *dz)
 {
-    int nr = w->run->work->kernels->nr, n = 0;
+    int nr = w->run->plan.kernels->nr, n = 0;
     const uint32_t *entries = w->scratch.entries[side];
     struct skl_lists c = w->scratch.by_column, r = w->scratch.by_row;
-    memset(r.start, 0, (size_t)(w->run->plan.block + 1) * sizeof *r.start);
+    memset(r.start, 0, (size_t)(w->run->plan.block_rows + 1) * sizeof *r.start);
     for (int j = 0; j < SKL_BK; j++) {
         c.start[j] = n;
-        for (int panel = 0; panel * nr < lane->n; panel++)
+        for (int panel = 0; panel * nr < block->n; panel++)
             for (uint32_t rows = entries[panel * SKL_BK + j]; rows; rows &= rows - 1) {
                 int i = __builtin_ctz(rows);
                 c.at[n] = (uint16_t)(panel * nr + i);
@@ -22,27 +22,28 @@ void skl_list_entries(const struct skl_worker *w, const struct skl_lane *lane, i
             }
     }
     c.start[SKL_BK] = n;
-    for (int i = 0; i < w->run->plan.block; i++) r.start[i + 1] += r.start[i];
+    for (int i = 0; i < w->run->plan.block_rows; i++) r.start[i + 1] += r.start[i];
     for (int j = 0; j < SKL_BK; j++) /* start[i] moves to the end of row i, and back below */
         for (int k = c.start[j]; k < c.start[j + 1]; k++) {
             int to = r.start[c.at[k]]++;
             r.at[to] = (uint16_t)j;
             r.x[to] = c.x[k];
         }
-    memmove(r.start + 1, r.start, (size_t)w->run->plan.block * sizeof *r.start);
+    memmove(r.start + 1, r.start, (size_t)w->run->plan.block_rows * sizeof *r.start);
     r.start[0] = 0;
 }
 
-void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_lane *lane, int64_t tile, int side)
+void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side)
 {
     const struct skl_work *work = w->run->work;
     struct skl_lists c = w->scratch.by_column;
-    int64_t stride, next = (int64_t)w->run->plan.block * work->kernels->nr;
-    float *db = skl_sum_of_columns(work, lane, side, tile * SKL_BK, &stride);
+    int64_t stride;
+    float *db = skl_sum_of_columns(work, block, side, tile * SKL_BK, &stride);
     for (int j = 0; j < SKL_BK; j++)
         if (c.start[j] < c.start[j + 1])
-            work->kernels->add_listed(c.start[j + 1] - c.start[j], c.at + c.start[j], c.x + c.start[j], lane->raw[side],
-                                      work->kernels->nr, next, (int)work->side[side].dim, db + j * stride);
+            w->run->plan.products[side]->add_rows(c.start[j + 1] - c.start[j], c.at + c.start[j], c.x + c.start[j],
+                                                  block->pack[side], w->run->plan.block_rows,
+                                                  (int)work->side[side].dim, db + j * stride);
 }
 
 /* da[d][i] (+)= sum[i][d], a line of sum at a time. */
@@ -55,20 +56,20 @@ static void put_transposed(int dim, int nr, const float *sum, int add, float *da
                 da[d * nr + i] = (add ? da[d * nr + i] : 0) + sum[i * dim + d];
 }
 
-void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_lane *lane, int64_t tile, int side, int add,
+void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int add,
                             float *da)
 {
     const struct skl_work *work = w->run->work;
-    const struct skl_kernels *k = work->kernels;
+    const struct skl_kernels *k = w->run->plan.kernels;
     struct skl_lists r = w->scratch.by_row;
     int dim = (int)work->side[side].dim;
-    struct skl_columns b = skl_fetch_columns(work, lane, side, tile, 0, dim, SKL_AS_IT_IS, w->scratch.columns[0]);
+    struct skl_columns b = skl_fetch_columns(w->run, block, side, tile, 0, dim, 0, w->scratch.columns[0]);
     float *sum = w->scratch.listed_da;
-    for (int panel = 0; panel * k->nr < lane->n; panel++, da += skl_da_entries(work, side) * k->nr) {
+    for (int panel = 0; panel * k->nr < block->n; panel++, da += skl_da_entries(work, &w->run->plan, side) * k->nr) {
         memset(sum, 0, (size_t)(k->nr * dim) * sizeof *sum);
         for (int i = 0, row = panel * k->nr; i < k->nr; i++, row++)
-            k->add_listed(r.start[row + 1] - r.start[row], r.at + r.start[row], r.x + r.start[row], b.at, b.ld, k->nr,
-                          dim, sum + i * dim);
+            w->run->plan.products[side]->add_columns(r.start[row + 1] - r.start[row], r.at + r.start[row],
+                                                     r.x + r.start[row], b, dim, sum + i * dim);
         put_transposed(dim, k->nr, sum, add, da);
     }
 }

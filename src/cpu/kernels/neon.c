@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels_common.h"
+#include "common.h"
 
 #include "vec_neon.h"
 #define KERNELS skl_kernels_neon
 #define KERNELS_ISA SKL_ISA_NEON
-#include "kernels_template.h"
+#include "template.h"

@@ -12,7 +12,11 @@
  * contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in
  * f32, longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
  */
-enum { NR = NV * VL, KC = SKL_KC / MR * MR /* so that whole strips of MR fit in a tile's columns */ };
+enum {
+    NR = NV * VL,
+    KC = 256 / MR * MR, /* entries of dim in a packed tile: whole strips of MR */
+    LDK = 272           /* distance between its columns: 17 lines, so that one line of each falls into all sets of L1 */
+};
 
 #define UNROLLED _Pragma("GCC unroll 16")
 
@@ -98,9 +102,11 @@ static inline __attribute__((always_inline)) void ask_c(const float *C, int64_t 
         __builtin_prefetch(C + i * ldc + v, 1, 3);
 }
 
-static void logits(int n, int k, const float *columns, int64_t ld, const float *rows, struct skl_soon soon, int add,
-                   float *y)
+static void logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0, struct skl_soon soon,
+                   int add, float *y)
 {
+    const int64_t ld = tile.ld;
+    const float *columns = (const float *)tile.at + first * ld, *rows = (const float *)panel + d0 * NR;
     int strips = (n + MR - 1) / MR, lines = lines_each(&soon, strips * ((k + ASK_STEP - 1) / ASK_STEP));
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
@@ -114,9 +120,11 @@ static void logits(int n, int k, const float *columns, int64_t ld, const float *
 }
 
 /* Only strips of MR columns that are live take part; runs of them are summed in one go. n is a multiple of MR. */
-static void grad_rows(int n, int d, const unsigned char *live, const float *columns, int64_t ld, const float *dz,
+static void grad_rows(int n, int d, const unsigned char *live, struct skl_columns tile, int first, const float *dz,
                       struct skl_soon soon, int add, float *da)
 {
+    const int64_t ld = tile.ld;
+    const float *columns = (const float *)tile.at + first * ld;
     int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
     for (int j = 0; j < n; j += MR) {
         if (!live[j / MR])
@@ -137,9 +145,10 @@ static void grad_rows(int n, int d, const unsigned char *live, const float *colu
 }
 
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
-static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const float *rows,
-                         struct skl_soon soon, int d, float *db, int64_t stride)
+static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block, int block_rows,
+                         int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
+    const float *rows = (const float *)block + d0 * block_rows;
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, whole = d == NR && j + MR <= n;

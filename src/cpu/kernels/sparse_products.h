@@ -34,3 +34,13 @@ static void add_listed(int n, const uint16_t *at, const float *x, const float *B
         C[e] += c;
     }
 }
+
+static void add_listed_rows(int n, const uint16_t *at, const float *x, const void *block, int rows, int dim, float *sum)
+{
+    add_listed(n, at, x, block, NR, (int64_t)rows * NR, dim, sum);
+}
+
+static void add_listed_columns(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum)
+{
+    add_listed(n, at, x, columns.at, columns.ld, NR, dim, sum);
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels_common.h"
+#include "common.h"
 
 #include "vec_baseline.h"
 #define KERNELS skl_kernels_baseline
 #define KERNELS_ISA SKL_ISA_BASELINE
-#include "kernels_template.h"
+#include "template.h"

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows into blocks. A block takes the next rows that have weight and see a column, all of one (batch, head) in attention.
+ * When a gradient of b is wanted, heads that share b form a group, a block works through one group alone and in order:
+ * no two threads ever add to the same db, and the order of additions is fixed.
+ */
+#include "run.h"
+
+#include <string.h>
+
+static int64_t group_rows(const struct skl_run *run)
+{
+    const struct skl_work *w = run->work;
+    return w->attention ? run->plan.group * w->n : w->rows;
+}
+
+/* Collects up to a block of rows from next..end-1; returns where it stopped. */
+static int64_t collect(const struct skl_run *run, struct skl_block *block, int64_t next, int64_t end)
+{
+    const struct skl_work *w = run->work;
+    block->n = 0;
+    for (; next < end && block->n < run->plan.block_rows; next++) {
+        int64_t at[3], i = block->n;
+        skl_row_index(w, next, at);
+        if (w->attention && block->n && (at[1] != block->head || at[0] != block->batch))
+            break;
+        double weight = skl_row_weight(w, at);
+        if (weight == 0)
+            continue;
+        block->batch = at[0], block->head = at[1];
+        block->row[i] = next;
+        block->weight[i] = weight;
+        struct skl_range range = skl_row_range(w, at);
+        block->lo[i] = range.lo, block->hi[i] = range.hi;
+        block->n++;
+    }
+    return next;
+}
+
+/* The block's next rows: of its own group while that lasts, then of the next group; or just the next rows of all. */
+static void refill(struct skl_run *run, struct skl_block *block)
+{
+    const struct skl_work *w = run->work;
+    block->n = 0;
+    if (!run->plan.own_columns) {
+        run->next_row = collect(run, block, run->next_row, w->rows);
+        return;
+    }
+    for (;;) {
+        block->next_row = collect(run, block, block->next_row, block->end_row);
+        int64_t first = run->next_group * group_rows(run);
+        if (block->n || first >= w->rows)
+            return;
+        run->next_group++;
+        block->next_row = first, block->end_row = first + group_rows(run);
+    }
+}
+
+void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t *batch, int64_t *head)
+{
+    *batch = w->attention ? block->batch : 0;
+    *head = w->attention ? block->head / w->side[side].group : 0;
+}
+
+/* The same as one number; -1: the block has no rows. */
+static int64_t owner_of(const struct skl_work *w, const struct skl_block *block, int side)
+{
+    int64_t batch, head;
+    skl_b_of_block(w, block, side, &batch, &head);
+    return block->n ? batch * w->side[side].b_heads + head : -1;
+}
+
+int skl_next_wave(struct skl_run *run)
+{
+    int more = 0;
+    for (int i = 0; i < run->plan.blocks; i++) {
+        struct skl_block *block = &run->blocks[i];
+        refill(run, block);
+        skl_set_ranges(run, block);
+        for (int side = 0; side < 2; side++) {
+            block->owner[side] = block->next_owner[side];
+            block->next_owner[side] = owner_of(run->work, block, side);
+        }
+        more |= block->n > 0;
+    }
+    return more;
+}
+
+/* One row's operand in f32. */
+static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t row, float *line)
+{
+    int64_t at[3];
+    skl_row_index(run->work, row, at);
+    run->plan.kernels->convert(s->dim, skl_operand_at(&s->a, at[0], at[1], at[2]), s->a.dtype, line);
+}
+
+/* The operand itself, not scaled: what scale and temperature do is done to differences of scores, where it costs no
+ * digits (and a scaled operand could overflow where its product with b does not). */
+void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel)
+{
+    const struct skl_run *run = w->run;
+    int nr = run->plan.kernels->nr;
+    float *line = w->scratch.line;
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &run->work->side[side];
+        const struct skl_products *products = run->plan.products[side];
+        char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
+        for (int i = 0; i < nr; i++) {
+            int in_use = panel * nr + i < block->n;
+            if (in_use)
+                load_row(run, s, block->row[panel * nr + i], line);
+            else
+                memset(line, 0, (size_t)s->dim * sizeof *line);
+            products->pack_row(s->dim, line, (float)s->sign, i, rows);
+            if (block->pack[side])
+                products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, block->pack[side]);
+        }
+        if (block->da[side] && !run->plan.by_tile) {
+            int64_t dim = skl_da_entries(run->work, &run->plan, side);
+            memset(block->da[side] + panel * nr * dim, 0, (size_t)(nr * dim) * sizeof(float));
+        }
+    }
+}
+
+/* by_tile: the sums of all chunks, in their order, into that of the first that has one; returns it, NULL if none has. */
+static float *add_chunks(const struct skl_run *run, struct skl_block *block, int side, int panel)
+{
+    int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;
+    float *sum = NULL;
+    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+        float *da = block->da[side] + chunk * size + panel * n;
+        skl_chunk_range(run, block, chunk, &first, &last);
+        if (first >= last)
+            continue;
+        for (int64_t i = 0; sum && i < n; i++) sum[i] += da[i];
+        sum = sum ? sum : da;
+    }
+    return sum;
+}
+
+void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_kernels *k = run->plan.kernels;
+    float *line = w->scratch.line;
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &run->work->side[side];
+        const float *da = block->da[side];
+        if (da && run->plan.by_tile)
+            da = add_chunks(run, block, side, panel);
+        else if (da)
+            da += panel * k->nr * skl_da_entries(run->work, &run->plan, side);
+        if (!da)
+            continue;
+        for (int i = 0; i < k->nr && panel * k->nr + i < block->n; i++) {
+            int64_t at[3];
+            skl_row_index(run->work, block->row[panel * k->nr + i], at);
+            for (int64_t d = 0; d < s->dim; d++) line[d] = da[d * k->nr + i];
+            k->convert_back(s->dim, line, s->grad_a.dtype, skl_operand_at(&s->grad_a, at[0], at[1], at[2]));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operands of any dtype into f32 and back. Reads and writes exactly what it is told to: no byte past an array. */
+
+static void convert(int64_t n, const void *x, int dtype, float *y)
+{
+    int64_t i = 0;
+    if (dtype == SKL_F32) {
+        memcpy(y, x, (size_t)n * sizeof(float));
+    } else if (dtype == SKL_BF16) {
+        const uint16_t *h = x;
+        for (; i + VL <= n; i += VL) vstore(y + i, vload_bf16(h + i));
+        for (; i < n; i++) y[i] = skl_from_bf16(h[i]);
+    } else {
+        const uint16_t *h = x;
+        for (; i + VL <= n; i += VL) vstore(y + i, vload_f16(h + i));
+        for (; i < n; i++) y[i] = skl_from_f16(h[i]);
+    }
+}
+
+static void convert_back(int64_t n, const float *x, int dtype, void *y)
+{
+    uint16_t *h = y;
+    if (dtype == SKL_F32)
+        memcpy(y, x, (size_t)n * sizeof(float));
+    else if (dtype == SKL_BF16)
+        for (int64_t i = 0; i < n; i++) h[i] = skl_to_bf16(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++) h[i] = skl_to_f16(x[i]);
+}
+
+/* ------------------------------------------------------------------------------------- packs of the FMA products --- */
+
+/*     panel   [dim][NR]             a^T, for logits
+ *     block   [dim / NR][rows][NR]  a, for grad_columns
+ *     tile    [SKL_BK][LDK]         b in f32, KC of its dim entries */
+static int64_t panel_bytes(int64_t dim)
+{
+    return dim * NR * (int64_t)sizeof(float);
+}
+
+static int64_t block_bytes(int64_t dim, int rows)
+{
+    return (dim + NR - 1) / NR * NR * rows * (int64_t)sizeof(float);
+}
+
+static void pack_row(int64_t dim, const float *line, float sign, int i, void *panel)
+{
+    float *to = panel;
+    for (int64_t d = 0; d < dim; d++) to[d * NR + i] = sign * line[d];
+}
+
+/* NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it does not, dz = 0 must not become
+ * NaN. */
+static void pack_block_row(int64_t dim, const float *line, int r, int rows, void *block)
+{
+    float *to = block;
+    for (int64_t d = 0; d < (dim + NR - 1) / NR * NR; d++)
+        to[(d / NR * rows + r) * NR + d % NR] = d < dim && fabsf(line[d]) <= FLT_MAX ? line[d] : 0;
+}
+
+/* n columns of k entries into tile[n][LDK], zeros after them up to whole strips of MR both ways. */
+static void pack_columns(int n, int k, const void *b, int dtype, int64_t stride, float *tile)
+{
+    int size = dtype == SKL_F32 ? 4 : 2, k_strips = (k + MR - 1) / MR * MR;
+    for (int j = 0; j < n; j++) {
+        convert(k, (const char *)b + j * stride * size, dtype, tile + j * LDK);
+        for (int i = k; i < k_strips; i++) tile[j * LDK + i] = 0;
+    }
+    for (int j = n; j % MR; j++) memset(tile + j * LDK, 0, (size_t)k_strips * sizeof(float));
+}
+
+/* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a
+ * strip fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
+static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack)
+{
+    if (!copy && dtype == SKL_F32 && n == SKL_BK && stride < 1024 && (uintptr_t)b % 4 == 0)
+        return (struct skl_columns){b, stride};
+    pack_columns(n, k, b, dtype, stride, pack);
+    return (struct skl_columns){pack, LDK};
+}
+
+static void clean_columns(int n, int k, void *pack)
+{
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < k; i++) {
+            float *x = &((float *)pack)[j * LDK + i];
+            *x = fabsf(*x) <= FLT_MAX ? *x : 0;
+        }
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The kernels, once, for the vector words of the file that includes this: ISA.c defines KERNELS (the table's
+ * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. */
+#include "products.h"
+#include "pack.h"
+#include "sparse_products.h"
+#include "vmath.h"
+#include "states.h"
+#include "kl.h"
+#include "column.h"
+#include "jsd.h"
+#include "skew.h"
+#include "total_variation.h"
+#include "alpha_beta.h"
+#include "shape.h"
+
+/* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
+static const struct skl_products fma_products = {
+    .unit = "fma",
+    .kc = KC,
+    .panel_bytes = panel_bytes,
+    .block_bytes = block_bytes,
+    .column_bytes = sizeof(float) * SKL_BK * LDK,
+    .pack_row = pack_row,
+    .pack_block_row = pack_block_row,
+    .columns = columns_of,
+    .clean = clean_columns,
+    .logits = logits,
+    .grad_rows = grad_rows,
+    .grad_columns = grad_columns,
+    .add_rows = add_listed_rows,
+    .add_columns = add_listed_columns,
+};
+
+const struct skl_kernels KERNELS = {
+    .isa = KERNELS_ISA,
+#ifdef KERNELS_NARROWER
+    .narrower = KERNELS_NARROWER,
+#endif
+    .mr = MR,
+    .nr = NR,
+    .products = {[SKL_F32] = &fma_products, [SKL_BF16] = &fma_products, [SKL_F16] = &fma_products},
+    .convert = convert,
+    .convert_back = convert_back,
+    .softcap = softcap,
+    .softcap_back = softcap_back,
+    .mask = mask,
+    .push_kl = push_kl,
+    .push_lse = push_lse,
+    .dz_kept = dz_kept,
+    .form = {[SKL_FORM_KL] = {NULL, dz_kl},
+             [SKL_FORM_JSD] = {sum_jsd, dz_jsd},
+             [SKL_FORM_SKEW] = {sum_skew, dz_skew},
+             [SKL_FORM_TOTAL_VARIATION] = {sum_total_variation, dz_total_variation},
+             [SKL_FORM_ALPHA_BETA] = {sum_alpha_beta, dz_alpha_beta}},
+    .mark_live = mark_live,
+    .sum_rows = sum_rows,
+    .exp2 = exp2_panel,
+    .fma_burst = fma_burst,
+};

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The states of all chunks into a row's results, results into the factors that turn scores into dz, and what rows and
+ * columns without work get. */
+#include "run.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A panel's rows over all chunks, natural logarithms. */
+struct merged {
+    struct skl_row_state row[SKL_NR_MAX];
+};
+
+/* The largest of the chunks' maxima. */
+static void largest_max(const struct skl_run *run, const struct skl_block *block, int panel, float m[2][SKL_NR_MAX])
+{
+    int nr = run->plan.kernels->nr;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < nr; i++) m[side][i] = -INFINITY;
+    for (int64_t c = 0; c < run->plan.chunks; c++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; i < nr; i++)
+                m[side][i] = fmaxf(m[side][i], block->states[c * run->plan.panels + panel].m[side][i]);
+}
+
+/* Adds a chunk's state, moved to the maxima m. */
+static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s, float m[2][SKL_NR_MAX],
+                      struct merged *sum)
+{
+    const struct skl_kernels *k = run->plan.kernels;
+    for (int side = 0; side < 2; side++) {
+        float x[SKL_NR_MAX], factor[SKL_NR_MAX];
+        for (int i = 0; i < k->nr; i++)
+            x[i] = m[side][i] > -INFINITY ? (s->m[side][i] - m[side][i]) * run->unit[side] : 0;
+        k->exp2(x, factor);
+        for (int i = 0; i < k->nr; i++) {
+            struct skl_side_state *to = &sum->row[i].side[side];
+            double shift = skl_shift(run, s->m[0][i], m[0][i], s->m[1][i], m[1][i]);
+            to->l += s->l[side][i] * (double)factor[i];
+            if (side == 0 || skl_sweeps(run->work->form) == 2) /* Q of a KL has none; a second sweep's have l = 0 */
+                to->acc += skl_moved_acc(s->acc[side][i], s->l[side][i], shift, (double)factor[i]);
+        }
+    }
+}
+
+static struct merged merged_panel(const struct skl_run *run, const struct skl_block *block, int panel)
+{
+    struct merged sum = {0};
+    float m[2][SKL_NR_MAX];
+    double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
+    largest_max(run, block, panel, m);
+    for (int64_t c = 0; c < run->plan.chunks; c++) add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
+    for (int i = 0; i < run->plan.kernels->nr; i++)
+        for (int side = 0; side < 2; side++)
+            sum.row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],
+            sum.row[i].side[side].acc *= unit;
+    return sum;
+}
+
+/* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
+static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r,
+                        double g)
+{
+    const struct skl_work *w = run->work;
+    int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
+    double gap = massless ? 0 : log2(r->l[1]) - log2(r->l[0]);
+    for (int side = 0; side < 2; side++) {
+        f->m[side][i] = massless ? INFINITY : (float)(r->m[side] / w->side[side].unit);
+        f->prob[side][i] = massless ? 0 : (float)(1 / r->l[side]);
+        f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * skl_slope(w->form, w->param, side));
+        f->c[side][i] = massless ? 0 : (float)(skl_sweeps(w->form) == 2 ? r->c[side] : SKL_LOG2E * r->loss - gap);
+        f->power[side][i] = massless ? 0 : (float)skl_power(w->form, w->param, r->l[side]);
+        f->param[side] = (float)w->param[side];
+        f->unit[side] = run->unit[side];
+    }
+    f->gap[i] = (float)gap;
+}
+
+static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i, const struct skl_row_result *r)
+{
+    const struct skl_work *w = run->work;
+    int at = panel * run->plan.kernels->nr + i;
+    block->result[at] = *r;
+    double g = at < block->n ? skl_upstream(block->weight[at], w->mean, w->weight_sum) : 0;
+    set_factors(run, &block->factors[panel], i, r, g);
+}
+
+static void put_rows(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    int nr = run->plan.kernels->nr;
+    for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
+        int64_t at[3];
+        skl_row_index(run->work, block->row[i], at);
+        skl_put_row(run->work, at, &block->result[i]);
+    }
+}
+
+void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    struct merged m = merged_panel(run, block, panel);
+    for (int i = 0; i < run->plan.kernels->nr; i++) {
+        struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
+        set_row(run, block, panel, i, &r);
+    }
+    if (skl_sweeps(run->work->form) == 1)
+        put_rows(run, block, panel);
+}
+
+/* After the second sweep: the LSEs are known, the states hold the sums of the divergence. */
+void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    const struct skl_work *w = run->work;
+    int nr = run->plan.kernels->nr;
+    struct merged m = merged_panel(run, block, panel);
+    for (int i = 0; i < nr; i++) {
+        struct skl_row_result r = block->result[panel * nr + i];
+        const struct skl_side_state *sum = m.row[i].side;
+        struct skl_closed closed = skl_close(w->form, w->param, sum[0].acc, sum[1].acc);
+        int nan = isnan(r.lse[0] + r.lse[1]);
+        r.loss = nan ? NAN : closed.loss;
+        for (int side = 0; side < 2; side++) r.c[side] = nan ? NAN : closed.c[side];
+        set_row(run, block, panel, i, &r);
+    }
+    put_rows(run, block, panel);
+}
+
+/* A side's m and l as they were saved, or else from its LSE, which has lost what its rounding took. */
+static void load_lse(const struct skl_work *w, int side, const int64_t at[3], struct skl_row_result *r)
+{
+    const struct skl_rows *m = skl_side_result(w, SKL_ROW_m_s, side), *l = skl_side_result(w, SKL_ROW_l_s, side);
+    double unit = w->side[side].unit;
+    if (m->data && l->data) {
+        r->m[side] = unit * (double)skl_row_get(m, at), r->l[side] = (double)skl_row_get(l, at);
+        r->lse[side] = r->l[side] == 0 ? -INFINITY : r->m[side] + log(r->l[side]);
+        return;
+    }
+    double lse = (double)skl_row_get(skl_side_result(w, SKL_ROW_lse_s, side), at);
+    r->lse[side] = lse;
+    r->m[side] = unit * (double)(float)(lse / unit);
+    r->l[side] = lse == -INFINITY ? 0 : exp(lse - r->m[side]);
+}
+
+static double saved_or_0(const struct skl_rows *rows, const int64_t at[3])
+{
+    return rows->data ? (double)skl_row_get(rows, at) : 0;
+}
+
+/* Backward, or the second sweep over a slice: what an earlier call wrote. */
+void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    const struct skl_work *w = run->work;
+    int nr = run->plan.kernels->nr;
+    for (int i = 0; i < nr; i++) {
+        int64_t at[3], row = panel * nr + i;
+        struct skl_row_result r = skl_no_result(); /* of SIMD lanes that hold no row */
+        if (row < block->n) {
+            skl_row_index(w, block->row[row], at);
+            r.loss = saved_or_0(&w->result[SKL_ROW_loss], at);
+            for (int side = 0; side < 2; side++) {
+                load_lse(w, side, at, &r);
+                r.c[side] = saved_or_0(skl_side_result(w, SKL_ROW_kl_s, side), at);
+            }
+        }
+        set_row(run, block, panel, i, &r);
+    }
+}
+
+void skl_write_partial(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    int nr = run->plan.kernels->nr;
+    struct merged m = merged_panel(run, block, panel);
+    for (int i = 0; i < nr && panel * nr + i < block->n; i++)
+        run->partial[block->row[panel * nr + i]] = skl_public_state(run->work, &m.row[i]);
+}
+
+/* ----------------------------------------------------------------------------------------- without work --- */
+
+/* The rows' results as of a row that sees nothing; blocks overwrite those of the others. */
+static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
+{
+    const struct skl_work *w = run->work;
+    const struct skl_row_result nothing = skl_no_result();
+    const struct skl_row_state empty = skl_empty_row();
+    for (int64_t row = first, at[3]; row < last; row++) {
+        skl_row_index(w, row, at);
+        if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
+            skl_put_row(w, at, &nothing);
+        if (run->partial)
+            run->partial[row] = skl_public_state(w, &empty);
+        for (int side = 0; side < 2; side++) {
+            const struct skl_operand *g = &w->side[side].grad_a;
+            if (g->data)
+                memset(skl_operand_at(g, at[0], at[1], at[2]), 0, (size_t)(w->side[side].dim * skl_size_of(g->dtype)));
+        }
+    }
+}
+
+static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
+{
+    const struct skl_work_side *s = &run->work->side[side];
+    for (int64_t i = first; i < last; i++) {
+        int64_t column = i % s->b_rows, head = i / s->b_rows % s->b_heads, batch = i / s->b_rows / s->b_heads;
+        memset(skl_operand_at(&s->grad_b, batch, head, column), 0, (size_t)(s->dim * skl_size_of(s->grad_b.dtype)));
+    }
+}
+
+static void clear_bias(const struct skl_work_side *s)
+{
+    int64_t size = skl_size_of(s->grad_bias.dtype);
+    for (int64_t i = 0; i < s->b_rows; i++) memset(s->grad_bias.data + i * s->grad_bias.stride * size, 0, (size_t)size);
+}
+
+void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
+{
+    const struct skl_work *w = run->work;
+    clear_rows(run, w->rows * part / parts, w->rows * (part + 1) / parts);
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &w->side[side];
+        int64_t columns = s->b_batch * s->b_heads * s->b_rows;
+        if (s->grad_b.data)
+            clear_columns(run, side, columns * part / parts, columns * (part + 1) / parts);
+        if (s->grad_bias.data && part == 0)
+            clear_bias(s);
+    }
+}
+
+/* The block moves on to another b: the sums of the old one go out, rounded once, and start at 0 for the new one. */
+void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64_t chunk)
+{
+    const struct skl_work *w = run->work;
+    int64_t first = skl_first_tile(&run->plan, chunk) * SKL_BK, last = skl_first_tile(&run->plan, chunk + 1) * SKL_BK;
+    last = last < w->columns ? last : w->columns;
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &w->side[side];
+        int64_t owner = block->owner[side], bias_size = skl_size_of(s->grad_bias.dtype);
+        if (owner == block->next_owner[side])
+            continue;
+        for (int64_t j = first; j < last; j++) {
+            float *sum = block->db[side] ? block->db[side] + j * s->dim : NULL, *bias = block->dbias[side];
+            if (sum && owner >= 0)
+                run->plan.kernels->convert_back(s->dim, sum, s->grad_b.dtype,
+                                         skl_operand_at(&s->grad_b, owner / s->b_heads, owner % s->b_heads, j));
+            if (bias && owner >= 0)
+                run->plan.kernels->convert_back(1, bias + j, s->grad_bias.dtype,
+                                         s->grad_bias.data + j * s->grad_bias.stride * bias_size);
+            if (sum)
+                memset(sum, 0, (size_t)s->dim * sizeof *sum);
+            if (bias)
+                bias[j] = 0;
+        }
+    }
+}

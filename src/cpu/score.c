@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scorer of a side whose logits are inner products: scores x = <a, b> + bias of a tile of columns for the panels of a
+ * block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c.
+ */
+#include "run.h"
+
+#include <math.h>
+
+int skl_tile_columns(const struct skl_work *w, int64_t tile)
+{
+    int64_t left = w->columns - tile * SKL_BK;
+    return left < SKL_BK ? (int)left : SKL_BK;
+}
+
+/* Entry d0 of a column of the b that the block's rows see. */
+static const char *column_at(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
+                             int64_t d0)
+{
+    const struct skl_work_side *s = &w->side[side];
+    int64_t batch, head;
+    skl_b_of_block(w, block, side, &batch, &head);
+    return (const char *)skl_operand_at(&s->b, batch, head, column) + d0 * skl_size_of(s->b.dtype);
+}
+
+struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
+                                     int64_t d0, int k, int copy, void *pack)
+{
+    const struct skl_work *w = run->work;
+    const struct skl_operand *b = &w->side[side].b;
+    return run->plan.products[side]->columns(skl_tile_columns(w, tile), k, column_at(w, block, side, tile * SKL_BK, d0),
+                                             b->dtype, b->stride[2], copy, pack);
+}
+
+/* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share
+ * is asked for. Its rows are short and far apart, which the hardware does not foresee. */
+static struct skl_soon next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
+                                    int64_t d0, int part, int parts)
+{
+    const struct skl_work *w = run->work;
+    const struct skl_work_side *s = &w->side[side];
+    struct skl_soon soon = {0};
+    int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
+    if (tile * SKL_BK >= block->last_column)
+        return soon;
+    int n = skl_tile_columns(w, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
+    soon.at = column_at(w, block, side, tile * SKL_BK + first, d0);
+    soon.stride = s->b.stride[2] * size;
+    soon.rows = n * (part + 1) / parts - first;
+    soon.bytes = (int)((left < kc ? left : kc) * size);
+    soon.stream = parts == 1 && soon.stride == soon.bytes && n == SKL_BK && s->b.dtype == SKL_F32;
+    return soon;
+}
+
+/* y starts as the bias of its column, the same for every row. */
+static void start_from_bias(const struct skl_run *run, int side, int64_t tile, int j0, int j1, float *y)
+{
+    const struct skl_work_side *s = &run->work->side[side];
+    const struct skl_kernels *kernels = run->plan.kernels;
+    int nr = kernels->nr;
+    for (int j = j0; j < j1; j++) {
+        float bias;
+        kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (tile * SKL_BK + j) * s->bias.stride,
+                         s->bias.dtype, &bias);
+        bias *= (float)s->sign;
+        for (int i = 0; i < nr; i++) y[j * nr + i] = bias;
+    }
+}
+
+static void score_panel(const struct skl_run *run, const struct skl_block *block, int side, int panel, int64_t tile,
+                        int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
+{
+    const struct skl_work_side *s = &run->work->side[side];
+    const struct skl_products *products = run->plan.products[side];
+    int nr = run->plan.kernels->nr, j0, j1, add = d0 > 0;
+    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    if (s->bias.data && !add) {
+        start_from_bias(run, side, tile, j0, j1, y);
+        add = 1;
+    }
+    const char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
+    products->logits(j1 - j0, k, columns, j0, rows, d0, soon, add, y + j0 * nr);
+}
+
+/* Softcap, then -inf for what single rows of the panel do not see. */
+static void shape_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int n,
+                        float *const y[2])
+{
+    const struct skl_work *w = run->work;
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, block, panel, tile, lo, hi);
+    for (int side = 0; side < 2; side++) {
+        if (w->side[side].softcap > 0)
+            run->plan.kernels->softcap(n, y[side], (float)w->side[side].inner, w->side[side].softcap);
+        if (masked)
+            run->plan.kernels->mask(n, lo, hi, -INFINITY, y[side]);
+    }
+}
+
+/* Both sides' scores of a tile for all panels, y[side][panel][SKL_BK][nr]. Where dim does not fit in one column tile
+ * the sum over dim goes through memory, a column tile at a time for all panels. */
+static void score_blocks(const struct skl_worker *w, const struct skl_block *block, int64_t tile, float *const y[2],
+                         int64_t panel_stride)
+{
+    const struct skl_run *run = w->run;
+    int panels = skl_panels_in_use(run, block);
+    for (int side = 0; side < 2; side++) {
+        int64_t dim = run->work->side[side].dim;
+        int kc = run->plan.products[side]->kc;
+        for (int64_t d0 = 0; d0 < dim; d0 += kc) {
+            int k = dim - d0 < kc ? (int)(dim - d0) : kc, more = dim - d0 > k;
+            struct skl_columns columns = skl_fetch_columns(run, block, side, tile, d0, k, 0, w->scratch.columns[0]);
+            for (int panel = 0; panel < panels; panel++) {
+                struct skl_soon soon = next_columns(run, block, more ? side : !side, more || !side ? tile : tile + 1,
+                                                    more ? d0 + k : 0, panel, panels);
+                score_panel(run, block, side, panel, tile, d0, k, columns, soon, y[side] + panel * panel_stride);
+            }
+        }
+    }
+}
+
+static void score_whole(const struct skl_run *run, const struct skl_block *block, int panel, int panels, int64_t tile,
+                        const struct skl_columns columns[2], float *const y[2])
+{
+    for (int side = 0; side < 2; side++)
+        score_panel(run, block, side, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
+                    next_columns(run, block, side, tile + 1, 0, panel, panels), y[side]);
+}
+
+void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
+                    int64_t panel_stride, skl_panel_user *use)
+{
+    const struct skl_run *run = w->run;
+    int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block);
+    struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
+    for (int side = 0; run->plan.whole && side < 2; side++)
+        columns[side] = skl_fetch_columns(run, block, side, tile, 0, (int)run->work->side[side].dim, 0,
+                                          w->scratch.columns[side]);
+    if (!run->plan.whole)
+        score_blocks(w, block, tile, y, panel_stride);
+    for (int panel = 0; panel < panels; panel++) {
+        float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
+        int j0, j1;
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        if (j0 >= j1)
+            continue;
+        if (run->plan.whole)
+            score_whole(run, block, panel, panels, tile, columns, mine);
+        float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
+        shape_panel(run, block, panel, tile, j1 - j0, from_j0);
+        if (use)
+            use(run, block, chunk, panel, tile, from_j0, j1 - j0);
+    }
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The value: a block's rows against the columns of a chunk, tile by tile, into one state per row. */
+#include "run.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Where a tile's scores go: to the block when they are kept, else to the thread. */
+static int64_t tile_place(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int keep, float *y[2])
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int64_t panel = (int64_t)SKL_BK * plan->kernels->nr;
+    for (int side = 0; side < 2; side++)
+        y[side] = keep ? block->y[side] + tile * plan->panels * panel : w->scratch.y[side];
+    return keep || !plan->whole ? panel : 0;
+}
+
+static struct skl_panel_state *state_of(const struct skl_run *run, const struct skl_block *block, int64_t chunk,
+                                        int panel)
+{
+    return &block->states[chunk * run->plan.panels + panel];
+}
+
+static void push_panel(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+                       float *const y[2], int n)
+{
+    const struct skl_kernels *k = run->plan.kernels;
+    struct skl_panel_state *state = state_of(run, block, chunk, panel);
+    if (skl_sweeps(run->work->form) == 2) {
+        k->push_lse(n, y[0], y[1], run->unit, state);
+        return;
+    }
+    k->push_kl(n, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
+    if (block->m_kept) {
+        float *m = block->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
+        memcpy(m, state->m[0], (size_t)k->nr * sizeof *m);
+        memcpy(m + k->nr, state->m[1], (size_t)k->nr * sizeof *m);
+    }
+}
+
+/* The second sweep: the LSEs are known. */
+static void sum_panel(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+                      float *const y[2], int n)
+{
+    (void)tile;
+    run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
+                                                 state_of(run, block, chunk, panel));
+}
+
+static void empty_states(const struct skl_run *run, struct skl_block *block, int64_t chunk)
+{
+    for (int panel = 0; panel < run->plan.panels; panel++) {
+        struct skl_panel_state *s = state_of(run, block, chunk, panel);
+        memset(s, 0, sizeof *s);
+        for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
+    }
+}
+
+static void use_kept_tile(const struct skl_run *run, struct skl_block *block, int64_t chunk, int64_t tile,
+                          float *const y[2], int64_t panel_stride, skl_panel_user *use)
+{
+    int nr = run->plan.kernels->nr;
+    for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        float *const mine[2] = {y[0] + panel * panel_stride + j0 * nr, y[1] + panel * panel_stride + j0 * nr};
+        use(run, block, chunk, panel, tile, mine, j1 - j0);
+    }
+}
+
+void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second)
+{
+    const struct skl_run *run = w->run;
+    int64_t first, last;
+    int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
+    empty_states(run, block, chunk);
+    skl_chunk_range(run, block, chunk, &first, &last);
+    for (int64_t tile = first; tile < last; tile++) {
+        float *y[2];
+        int64_t stride = tile_place(w, block, tile, keep, y);
+        if (second && keep)
+            use_kept_tile(run, block, chunk, tile, y, stride, sum_panel);
+        else
+            skl_score_tile(w, block, chunk, tile, y, stride, second ? sum_panel : push_panel);
+    }
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From the caller's structures, checked, to the work of one call: defaults, shapes, the order of the sides. */
+#include "work.h"
+
+#include <float.h>
+
+/* ------------------------------------------------------------------------------------------------- views --- */
+
+static struct skl_operand operand(const struct skl_tensor *t)
+{
+    struct skl_operand o = {t->data, t->dtype, {0, 0, 0}};
+    for (int i = 0; t->data && i < t->ndim - 1; i++) o.stride[3 - (t->ndim - 1) + i] = t->stride[i];
+    return o;
+}
+
+static struct skl_vector_view vector_view(const struct skl_tensor *t)
+{
+    return (struct skl_vector_view){t->data, t->dtype, t->stride[0]};
+}
+
+/* Rows tensors have the dimensions of a but its last; missing leading ones are of size 1. */
+static struct skl_rows rows_view(const struct skl_tensor *t)
+{
+    struct skl_rows r = {t->data, {0, 0, 0}};
+    for (int i = 0; t->data && i < t->ndim; i++) r.stride[3 - t->ndim + i] = t->stride[i];
+    return r;
+}
+
+/* ------------------------------------------------------------------------------------------------ problem --- */
+
+static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
+{
+    int attention = p->use == SKL_ATTENTION;
+    w->a = operand(&s->a);
+    w->b = operand(&s->b);
+    w->bias = vector_view(&s->bias);
+    w->dim = s->a.shape[s->a.ndim - 1];
+    w->b_batch = attention ? s->b.shape[0] : 1;
+    w->b_heads = attention ? s->b.shape[1] : 1;
+    w->b_rows = s->b.shape[s->b.ndim - 2];
+    w->group = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
+    double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
+    w->chain = scale / p->temperature;
+    /* tanh(u) = u in f32 for all u that <a, b> times so small a factor can be: such a softcap changes nothing. */
+    int capped = s->softcap > 0 && s->softcap <= FLT_MAX && fabs(scale / s->softcap) > 1e-30;
+    w->softcap = capped ? s->softcap : 0;
+    w->inner = capped ? scale / s->softcap : 0;
+    w->unit = capped ? 1 / p->temperature : fabs(w->chain);
+    w->sign = !capped && scale < 0 ? -1 : 1;
+    w->cap = w->softcap * SKL_LOG2E / p->temperature;
+    w->logit_factor = capped ? w->inner : w->chain * SKL_LOG2E;
+}
+
+static void fill_rows(const struct skl_problem *p, struct skl_work *w)
+{
+    int64_t size[3] = {1, 1, 1};
+    int lead = p->s.a.ndim - 1;
+    for (int i = 0; i < lead; i++) size[3 - lead + i] = p->s.a.shape[i];
+    w->attention = p->use == SKL_ATTENTION;
+    w->batch = size[0], w->heads = size[1], w->n = size[2];
+    w->rows = size[0] * size[1] * size[2];
+    w->columns = p->columns ? p->columns : p->s.b.shape[p->s.b.ndim - 2];
+    w->begin = rows_view(&p->begin);
+    w->end = rows_view(&p->end);
+    w->weight = rows_view(&p->weight);
+    w->weight_sum = w->weight.data ? 0 : (double)w->rows;
+    if (w->weight.data && w->device == SKL_CPU) {
+        for (int64_t row = 0, at[3]; row < w->rows; row++) {
+            skl_row_index(w, row, at);
+            w->weight_sum += (double)skl_row_get(&w->weight, at);
+        }
+    }
+    int64_t widest = w->n + w->columns; /* as good as no limit, and sums with it cannot overflow */
+    w->left = p->window_left < widest ? p->window_left : widest;
+    w->right = p->causal ? 0 : p->window_right < widest ? p->window_right : widest;
+}
+
+static void fill_divergence(const struct skl_problem *p, struct skl_work *w)
+{
+    const struct {
+        enum skl_form form;
+        int student;
+        double param_p, param_q;
+    } each[] = {
+#define SKL_DIVERGENCE(divergence, name, its_form, its_student, param_p, param_q) \
+    [divergence] = {its_form, its_student, param_p, param_q},
+#include "divergences.def"
+#undef SKL_DIVERGENCE
+    };
+    w->form = each[p->divergence].form;
+    w->student = each[p->divergence].student;
+    w->param[0] = each[p->divergence].param_p, w->param[1] = each[p->divergence].param_q;
+}
+
+void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
+{
+    w->device = p->s.a.device, w->device_index = p->s.a.device_index;
+    w->stream = p->stream;
+    w->workspace = p->workspace, w->workspace_bytes = p->workspace_bytes;
+    w->any_order = p->any_order;
+    fill_rows(p, w);
+    fill_divergence(p, w);
+    w->mean = p->reduction == SKL_MEAN;
+    fill_side(p, &p->s, &w->side[w->student]);
+    fill_side(p, &p->t, &w->side[!w->student]);
+    w->isa = (enum skl_isa)p->isa;
+    w->threads = p->threads ? p->threads : skl_max_threads();
+    w->limit_is_default = p->workspace_limit == 0;
+    w->limit = p->workspace_limit ? p->workspace_limit : (size_t)256 << 20;
+    w->skip_below = p->skip_below;
+    w->progress = p->progress;
+    w->progress_data = p->progress_data;
+}
+
+/* ------------------------------------------------------------------------------------------------ outputs --- */
+
+static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)
+{
+    w->grad_a = operand(&g->a);
+    w->grad_b = operand(&g->b);
+    w->grad_bias = vector_view(&g->bias);
+}
+
+static int any_grad(const struct skl_work_side *s)
+{
+    return s->grad_a.data || s->grad_b.data || s->grad_bias.data;
+}
+
+void skl_fill_saved(const struct skl_outputs *o, struct skl_work *w)
+{
+#define SKL_ROW_RESULT(name, value) w->result[SKL_ROW_##name] = rows_view(&o->name);
+#include "row_results.def"
+#undef SKL_ROW_RESULT
+}
+
+void skl_fill_outputs(const struct skl_outputs *o, struct skl_work *w)
+{
+    w->value = o->value;
+    fill_grads(&o->s, &w->side[w->student]);
+    fill_grads(&o->t, &w->side[!w->student]);
+    w->grads = any_grad(&w->side[0]) | any_grad(&w->side[1]) << 1;
+    skl_fill_saved(o, w);
+}
+
+/* --------------------------------------------------------------------------------------------------- rows --- */
+
+struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
+{
+    struct skl_range r = skl_window(at[2], w->n, w->columns, w->left, w->right);
+    if (w->begin.data)
+        r = skl_from(r, *(const int32_t *)skl_row_at(&w->begin, at));
+    if (w->end.data)
+        r = skl_until(r, *(const int32_t *)skl_row_at(&w->end, at));
+    return r;
+}
+
+double skl_row_weight(const struct skl_work *w, const int64_t at[3])
+{
+    struct skl_range r = skl_row_range(w, at);
+    if (r.lo >= r.hi)
+        return 0;
+    return w->weight.data ? (double)skl_row_get(&w->weight, at) : 1;
+}
+
+void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r)
+{
+    int s = w->student, t = !s;
+#define SKL_ROW_RESULT(name, value) skl_row_put(&w->result[SKL_ROW_##name], at, value);
+#include "row_results.def"
+#undef SKL_ROW_RESULT
+}
