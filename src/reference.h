@@ -22,7 +22,7 @@ void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, 
 double skl_reference_upstream(const struct skl_problem *p, int64_t row);
 
 /* One row. Pointers are filled when they are not NULL. A row of weight 0 or without columns has loss 0, LSE -inf,
- * gradient 0. kl_s = KL(q || m) and kl_t = KL(p || m) are 0 unless the divergence is JSD. */
+ * gradient 0. kl_s and kl_t are what the gradients subtract, of JSD KL(q || m) and KL(p || m); 0 for forward and reverse KL. */
 struct skl_reference_row {
     double loss, lse_s, lse_t, kl_s, kl_t;
     double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */

@@ -132,10 +132,10 @@ static inline void skl_row_put(const struct skl_rows *r, const int64_t at[3], do
         *(float *)skl_row_at(r, at) = (float)x;
 }
 
-/* A result of P (0) or Q (1): of_s is the student's of the two neighbours, SKL_ROW_lse_s say. */
-static inline const struct skl_rows *skl_side_result(const struct skl_work *w, enum skl_row_name of_s, int side)
+/* Which result is that of P (0) or Q (1): of_s is the student's of the two neighbours, SKL_ROW_lse_s say. */
+static inline enum skl_row_name skl_of_side(const struct skl_work *w, enum skl_row_name of_s, int side)
 {
-    return &w->result[of_s + (side != w->student)];
+    return (enum skl_row_name)(of_s + (side != w->student));
 }
 
 struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);

@@ -127,14 +127,15 @@ void skl_finish_second(const struct skl_run *run, struct skl_block *block, int p
 /* A side's m and l as they were saved, or else from its LSE, which has lost what its rounding took. */
 static void load_lse(const struct skl_work *w, int side, const int64_t at[3], struct skl_row_result *r)
 {
-    const struct skl_rows *m = skl_side_result(w, SKL_ROW_m_s, side), *l = skl_side_result(w, SKL_ROW_l_s, side);
+    const struct skl_rows *m = &w->result[skl_of_side(w, SKL_ROW_m_s, side)],
+                          *l = &w->result[skl_of_side(w, SKL_ROW_l_s, side)];
     double unit = w->side[side].unit;
     if (m->data && l->data) {
         r->m[side] = unit * (double)skl_row_get(m, at), r->l[side] = (double)skl_row_get(l, at);
         r->lse[side] = r->l[side] == 0 ? -INFINITY : r->m[side] + log(r->l[side]);
         return;
     }
-    double lse = (double)skl_row_get(skl_side_result(w, SKL_ROW_lse_s, side), at);
+    double lse = (double)skl_row_get(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)], at);
     r->lse[side] = lse;
     r->m[side] = unit * (double)(float)(lse / unit);
     r->l[side] = lse == -INFINITY ? 0 : exp(lse - r->m[side]);
@@ -158,7 +159,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
             r.loss = saved_or_0(&w->result[SKL_ROW_loss], at);
             for (int side = 0; side < 2; side++) {
                 load_lse(w, side, at, &r);
-                r.c[side] = saved_or_0(skl_side_result(w, SKL_ROW_kl_s, side), at);
+                r.c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);
             }
         }
         set_row(run, block, panel, i, &r);

@@ -17,12 +17,11 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
 {
     struct skl_work flat = *w;
     int even = !w->attention && evenly(w, w->begin.data, w->begin.stride) && evenly(w, w->end.data, w->end.stride) &&
-               evenly(w, w->weight.data, w->weight.stride) && evenly(w, w->loss.data, w->loss.stride);
+               evenly(w, w->weight.data, w->weight.stride);
+    for (int i = 0; i < SKL_ROW_RESULTS; i++) even = even && evenly(w, w->result[i].data, w->result[i].stride);
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        even = even && evenly(w, s->a.data, s->a.stride) && evenly(w, s->grad_a.data, s->grad_a.stride) &&
-               evenly(w, s->lse.data, s->lse.stride) && evenly(w, s->kl.data, s->kl.stride) &&
-               evenly(w, s->m.data, s->m.stride) && evenly(w, s->l.data, s->l.stride);
+        even = even && evenly(w, s->a.data, s->a.stride) && evenly(w, s->grad_a.data, s->grad_a.stride);
     }
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;
@@ -205,14 +204,14 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
         m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
-    if (w->jsd || w->grads)
+    if (skl_sweeps(w->form) == 2 || w->grads)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
-    if (both && !w->loss.data)
+    if (both && !w->result[SKL_ROW_loss].data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
     for (int side = 0; side < 2; side++) {
-        if ((both || (w->jsd && sweeps)) && !w->side[side].lse.data)
+        if ((both || (skl_sweeps(w->form) == 2 && sweeps)) && !w->result[skl_of_side(w, SKL_ROW_lse_s, side)].data)
             m->row_lse[side] = take(plan, rows * (int64_t)sizeof **m->row_lse);
-        if (both && w->jsd && !w->side[side].kl.data)
+        if (both && skl_sweeps(w->form) == 2 && !w->result[skl_of_side(w, SKL_ROW_kl_s, side)].data)
             m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
     }
 }
@@ -224,7 +223,7 @@ static void lay_sums_of_a(const struct skl_work *w, struct skl_gpu_plan *plan)
     int64_t most = 0;
     for (int x = 0; x < 2; x++) {
         const struct skl_work_side *s = &w->side[x];
-        int64_t heads = w->attention && !plan->fused ? s->share : plan->heads;
+        int64_t heads = w->attention && !plan->fused ? s->group : plan->heads;
         int own = plan->fused ? s->grad_a.dtype == SKL_F32 : skl_gpu_own_sum(&s->grad_a, s->dim);
         if (s->grad_a.data && !own && heads * w->n * s->dim > most)
             most = heads * w->n * s->dim;
@@ -252,6 +251,8 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
+    if (w->form != SKL_FORM_KL && w->form != SKL_FORM_JSD)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
     choose_kernels(w, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(

@@ -29,15 +29,16 @@ struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r)
     return v;
 }
 
-static struct skl_gpu_side side_of(const struct skl_work_side *s)
+static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 {
+    const struct skl_work_side *s = &w->side[side];
     struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
                              .b = skl_gpu_matrix_of(&s->b),
                              .bias = {s->bias.data, {0, 0, s->bias.stride}, s->bias.dtype, 0},
                              .dim = (int32_t)s->dim,
-                             .share = (int32_t)s->share,
+                             .share = (int32_t)s->group,
                              .cap = (float)s->cap,
-                             .beta = (float)s->beta};
+                             .beta = (float)w->param[side]};
     g.inner = s->cap != 0 ? (float)s->logit_factor : 1;
     g.factor = s->cap != 0 ? 1 : (float)s->logit_factor;
     return g;
@@ -46,7 +47,7 @@ static struct skl_gpu_side side_of(const struct skl_work_side *s)
 struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int tile_rows)
 {
     const struct skl_work *w = &run->work;
-    struct skl_gpu_problem p = {.side = {side_of(&w->side[0]), side_of(&w->side[1])},
+    struct skl_gpu_problem p = {.side = {side_of(w, 0), side_of(w, 1)},
                                 .rows = w->rows,
                                 .heads = (int32_t)w->heads,
                                 .n = (int32_t)w->n,
@@ -73,7 +74,7 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     int half = run->plan.family != SKL_FAMILY_PLAIN && run->plan.type == SKL_F16;
     /* |q - p| <= 1; p |log p/q - KL| and JSD's may be larger, up to 100 or so. f16 ends at 65504. */
-    return !half ? 1 : w->jsd || (w->grads & 1) ? 256 : 16384;
+    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) ? 256 : 16384;
 }
 
 static enum skl_status sum_weights(const struct skl_gpu_run *run)
@@ -111,9 +112,9 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
 {
     const struct skl_work *w = &run->work;
     struct skl_gpu_make_factors args = {.weight = skl_gpu_rows_of(&w->weight),
-                                        .loss = skl_gpu_rows_of(&w->loss),
-                                        .lse = {skl_gpu_rows_of(&w->side[0].lse), skl_gpu_rows_of(&w->side[1].lse)},
-                                        .kl = skl_gpu_rows_of(&w->side[x].kl),
+                                        .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss]),
+                                        .lse = {skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 0)]), skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 1)])},
+                                        .kl = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, x)]),
                                         .range = run->memory.range,
                                         .scalars = run->memory.scalars,
                                         .rows = w->rows,
@@ -122,8 +123,8 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
                                         .dz = dz,
                                         .factors = run->memory.factors};
     for (int side = 0; side < 2; side++) {
-        args.m[side] = skl_gpu_rows_of(&w->side[side].m);
-        args.l[side] = skl_gpu_rows_of(&w->side[side].l);
+        args.m[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_m_s, side)]);
+        args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
     return START(run, "make_factors", (w->rows + 127) / 128, 1, 128, 0, args);
@@ -167,15 +168,15 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .splits = run->plan.states,
                                        .sweep = after,
                                        .student = w->student,
-                                       .beta = {(float)w->side[0].beta, (float)w->side[1].beta},
+                                       .beta = {(float)w->param[0], (float)w->param[1]},
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
-                                       .loss = skl_gpu_rows_of(&w->loss)};
+                                       .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss])};
     for (int side = 0; side < 2; side++) {
-        args.lse[side] = skl_gpu_rows_of(&w->side[side].lse);
-        args.kl[side] = skl_gpu_rows_of(&w->side[side].kl);
-        args.m[side] = skl_gpu_rows_of(&w->side[side].m);
-        args.l[side] = skl_gpu_rows_of(&w->side[side].l);
+        args.lse[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)]);
+        args.kl[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)]);
+        args.m[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_m_s, side)]);
+        args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
     return START(run, "finish_rows", (w->rows + 127) / 128, 1, 128, 0, args);
@@ -200,9 +201,9 @@ static enum skl_status sweeps(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     if (!run->second_sweep) {
         SKL_TRY(sweep(run, "kl"));
-        SKL_TRY(finish_rows(run, w->jsd ? SKL_SWEEP_LSE : SKL_SWEEP_KL, NULL));
+        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_LSE : SKL_SWEEP_KL, NULL));
     }
-    if (w->jsd && (run->second_sweep || !run->partial)) {
+    if (skl_sweeps(w->form) == 2 && (run->second_sweep || !run->partial)) {
         SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
         SKL_TRY(sweep(run, "jsd"));
         SKL_TRY(finish_rows(run, SKL_SWEEP_JSD, NULL));
@@ -222,7 +223,7 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .grad_a = skl_gpu_matrix_of(&w->side[x].grad_a),
                                   .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
                                   .x = x,
-                                  .dz = w->jsd   ? SKL_DZ_JSD
+                                  .dz = skl_sweeps(w->form) == 2 ? SKL_DZ_JSD
                                         : x == 0 ? SKL_DZ_P
                                                  : SKL_DZ_Q,
                                   .spread = skl_gpu_spread(run)};
@@ -297,10 +298,10 @@ static void use_if_missing(struct skl_rows *r, float *instead, const struct skl_
 static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *finished)
 {
     struct skl_work *w = &run->work;
-    use_if_missing(&w->loss, run->memory.row_loss, w);
+    use_if_missing(&w->result[SKL_ROW_loss], run->memory.row_loss, w);
     for (int side = 0; side < 2; side++) {
-        use_if_missing(&w->side[side].lse, run->memory.row_lse[side], w);
-        use_if_missing(&w->side[side].kl, run->memory.row_kl[side], w);
+        use_if_missing(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)], run->memory.row_lse[side], w);
+        use_if_missing(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], run->memory.row_kl[side], w);
     }
     if (!w->rows) {
         if (w->value)
@@ -309,7 +310,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     }
     SKL_TRY(sum_weights(run));
     if (finished) {
-        SKL_TRY(finish_rows(run, w->jsd ? SKL_SWEEP_JSD : SKL_SWEEP_KL, finished));
+        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_JSD : SKL_SWEEP_KL, finished));
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));

@@ -84,7 +84,7 @@ static enum skl_status product_a(const struct slabs *q, const struct head *head,
     if (!s->grad_a.data)
         return SKL_OK;
     struct skl_gpu_product p = {.m = q->args.rows, .k = q->args.columns, .ldb = leading_dimension(&s->b, s->dim)};
-    p.b = skl_operand_at(&s->b, head->b, head->h / s->share, q->args.first_column);
+    p.b = skl_operand_at(&s->b, head->b, head->h / s->group, q->args.first_column);
     if (skl_gpu_own_sum(&s->grad_a, s->dim))
         p.c = skl_operand_at(&s->grad_a, head->b, head->h, q->args.first_row), p.ldc = s->grad_a.stride[2];
     else
@@ -101,7 +101,7 @@ static enum skl_status product_b(const struct slabs *q, const struct head *head,
         .transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = leading_dimension(&s->a, s->dim)};
     p.b = skl_operand_at(&s->a, head->b, head->h, q->args.first_row);
     if (skl_gpu_own_sum(&s->grad_b, s->dim))
-        p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->share, q->args.first_column),
+        p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->group, q->args.first_column),
         p.ldc = s->grad_b.stride[2];
     else
         p.c = q->run->memory.sum_b, p.ldc = s->dim;
