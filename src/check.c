@@ -427,7 +427,8 @@ static int any_grad(const struct skl_grads *g)
 /* What a backward must find in 'saved', given whose gradient is wanted. */
 static enum skl_status check_saved(const struct skl_outputs *saved, const struct skl_work *w)
 {
-    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data, two = skl_sweeps(w->form) == 2;
+    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data,
+        two = skl_sweeps(w->form) == 2;
     struct {
         enum skl_row_name name;
         int needed;

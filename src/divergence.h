@@ -43,18 +43,10 @@ SKL_INLINE struct skl_closed skl_close(int form, const double param[2], double a
 {
     struct skl_closed r = {acc_p, {acc_p, acc_q}};
     switch (form) {
-    case SKL_FORM_JSD: /* acc = KL(p || m), KL(q || m) */
-        r.loss = param[0] * acc_p + param[1] * acc_q;
-        break;
-    case SKL_FORM_SKEW: /* acc = KL(p || m), sum q (p/m - 1) */
-        r.c[0] = acc_p + param[1] * acc_q;
-        break;
-    case SKL_FORM_TOTAL_VARIATION: /* acc = TV, sum p sign(p - q) */
-        r.c[0] = acc_q, r.c[1] = 2 * acc_p - acc_q;
-        break;
-    case SKL_FORM_ALPHA_BETA: /* acc = D, sum g_Q */
-        r.c[0] = (param[0] + param[1]) * acc_p - acc_q;
-        break;
+    case SKL_FORM_JSD: /* acc = KL(p || m), KL(q || m) */ r.loss = param[0] * acc_p + param[1] * acc_q; break;
+    case SKL_FORM_SKEW: /* acc = KL(p || m), sum q (p/m - 1) */ r.c[0] = acc_p + param[1] * acc_q; break;
+    case SKL_FORM_TOTAL_VARIATION: /* acc = TV, sum p sign(p - q) */ r.c[0] = acc_q, r.c[1] = 2 * acc_p - acc_q; break;
+    case SKL_FORM_ALPHA_BETA: /* acc = D, sum g_Q */ r.c[0] = (param[0] + param[1]) * acc_p - acc_q; break;
     default: break;
     }
     return r;

@@ -290,7 +290,8 @@ static struct term alpha_beta_term(const struct skl_problem *p, double logp, dou
     if (logp == -INFINITY && logq == -INFINITY)
         return (struct term){0};
     double log_large = fmax(logp, logq), d = -fabs(logp - logq); /* log of smaller over larger */
-    double a = logp >= logq ? alpha : beta, b = logp >= logq ? beta : alpha; /* exponents of the larger and the smaller */
+    double a = logp >= logq ? alpha : beta,
+           b = logp >= logq ? beta : alpha; /* exponents of the larger and the smaller */
     double larger = exp(s * log_large);
     struct term t = {.phi = larger == 0 ? 0 : larger / s * (damped(d, b, divided_power(d, a)) - divided_power(d, b))};
     double g_larger = larger == 0 ? 0 : -larger * divided_power(d, b);

@@ -115,18 +115,25 @@ static void numbers(void)
     RULE(ALL, "struct_size", "3", x.p.struct_size = 3);
     RULE(ALL, "use", "2", x.p.use = 2);
     RULE(ALL, "use", "-1", x.p.use = -1);
-    RULE(ALL, "divergence", "3", x.p.divergence = 3);
+    RULE(ALL, "divergence", "7", x.p.divergence = 7);
     RULE(ALL, "divergence", "-1", x.p.divergence = -1);
     RULE(ALL, "reduction", "2", x.p.reduction = 2);
     RULE(ALL, "temperature", "nan", x.p.temperature = NAN);
     RULE(ALL, "temperature", "0", x.p.temperature = 0);
     RULE(ALL, "temperature", "-1.5", x.p.temperature = -1.5);
     RULE(ALL, "temperature", "inf", x.p.temperature = INFINITY);
-    for (int k = 0; k < 5; k++) {
-        static const double betas[] = {0, 1, -0.25, 1.5, NAN};
-        static const char *const shown[] = {"0", "1", "-0.25", "1.5", "nan"};
+    for (int k = 0; k < 3; k++) {
+        static const double betas[] = {-0.25, 1.5, NAN};
+        static const char *const shown[] = {"-0.25", "1.5", "nan"};
         RULE(READERS, "beta", shown[k], (x.p.divergence = SKL_JSD, x.p.beta = betas[k]));
     }
+    RULE(ALL, "skew", "0.25", x.p.skew = 0.25);
+    RULE(READERS, "skew", "1", (x.p.divergence = SKL_SKEW_FORWARD_KL, x.p.skew = 1));
+    RULE(READERS, "skew", "nan", (x.p.divergence = SKL_SKEW_REVERSE_KL, x.p.skew = NAN));
+    RULE(ALL, "alpha", "0.5", x.p.alpha = 0.5);
+    RULE(READERS, "alpha", "-1", (x.p.divergence = SKL_ALPHA_BETA, x.p.alpha = -1));
+    RULE(READERS, "beta", "17", (x.p.divergence = SKL_ALPHA_BETA, x.p.beta = 17));
+    RULE(READERS, "beta", "0", (x.p.divergence = SKL_ALPHA_BETA, x.p.beta = 0));
     RULE(ALL, "s.scale", "nan", x.p.s.scale = NAN);
     RULE(ALL, "t.scale", "inf", x.p.t.scale = INFINITY);
     RULE(ALL, "s.softcap", "-2", x.p.s.softcap = -2);

@@ -22,17 +22,11 @@ from ._ops import INPUTS, OPERANDS, row_bits
 from ._options import DIVERGENCE, Options
 
 _LSES = row_bits("m_s", "m_t", "l_s", "l_t")
-_SAVED = {
-    "forward": _LSES | row_bits("loss"),
-    "reverse": _LSES | row_bits("loss"),
-    "jsd": _LSES | row_bits("kl_s", "kl_t"),
-}
-_SAVED_OF = {_c.DIVERGENCES[name]: bits for name, bits in _SAVED.items()}
 
 
 def saved_rows(options: Options) -> int:
     """Bits of the row results that a backward of these options reads."""
-    return _SAVED_OF[options[DIVERGENCE]]
+    return _LSES | (row_bits("loss") if options[DIVERGENCE] in _c.ONE_SWEEP else row_bits("kl_s", "kl_t"))
 
 
 class _Function(torch.autograd.Function):

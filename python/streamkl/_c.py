@@ -18,7 +18,10 @@ MEAN, SUM = range(2)
 CPU, CUDA = range(2)
 VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
 OK, BAD_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, CANCELLED, NO_DEVICE, DEVICE_FAILED, NO_LIBRARY = range(8)
-DIVERGENCES = {"forward": 0, "reverse": 1, "jsd": 2}
+DIVERGENCES = {
+    name: i for i, name in enumerate(("forward", "reverse", "jsd", "skew_forward", "skew_reverse", "tv", "alpha_beta"))
+}
+ONE_SWEEP = (DIVERGENCES["forward"], DIVERGENCES["reverse"])  # the others sweep over the columns twice
 ISAS = {"baseline": 1, "avx2": 2, "avx512": 3, "neon": 4}
 
 # struct skl_tensor: data, dtype, device, ndim, device_index, shape[4], stride[4]
@@ -52,7 +55,8 @@ PROBLEM = Layout(
     "beta:d temperature:d window_left:q window_right:q columns:q "
     "begin:T end:T weight:T "
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
-    "stream:P workspace:P workspace_bytes:N any_order:i reserved:i"
+    "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
+    "skew:d alpha:d"
 )
 
 # struct skl_outputs. The gradients have the names of their operands.

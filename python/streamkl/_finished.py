@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
+from . import _c
 from ._options import bad
 
 
@@ -24,9 +25,9 @@ class Finished(NamedTuple):
 PARTS = ("m_s", "m_t", "l_s", "l_t")  # of log-sum-exps: C makes them from the states for the options of a call
 
 
-def rows_of_finish(divergence: str, saved: Optional[Finished]) -> Tuple[str, ...]:
-    """The rows that complete states hold. The first sweep of JSD ends with the LSEs, the second one has the rest."""
-    if divergence != "jsd":
+def rows_of_finish(divergence: int, saved: Optional[Finished]) -> Tuple[str, ...]:
+    """The rows that complete states hold. The first of two sweeps ends with the LSEs, the second one has the rest."""
+    if divergence in _c.ONE_SWEEP:
         return ("loss", "lse_s", "lse_t")
     return ("lse_s", "lse_t") if saved is None else ("loss", "kl_s", "kl_t")
 

@@ -93,15 +93,13 @@ def _softcap(name: str, value: object) -> float:
 
 
 def _beta(name: str, value: object) -> float:
-    """make_options() knows if it is used at all."""
-    if value is None:
-        return 0.5
-    number = _number(name, value)
-    if not 0 < number < 1:
-        raise bad(
-            name, value, "it must be strictly between 0 and 1 (the limits are not KL: use 'forward' or 'reverse')"
-        )
-    return number
+    """_settle() knows if it is used at all, and what it may be."""
+    return 0.5 if value is None else _number(name, value)
+
+
+def _of_divergence(name: str, value: object) -> float:
+    """skew and alpha, of which C takes 0 for "not given"."""
+    return 0.0 if value is None else _number(name, value)
 
 
 def _whole(name: str, value: Any, rule: str) -> int:
@@ -197,6 +195,8 @@ class _Options(TypedDict, total=False):
 
     divergence: Annotated[str, Option("forward", "int", _divergence)]
     beta: Annotated[Optional[float], Option(None, "float", _beta)]
+    skew: Annotated[Optional[float], Option(None, "float", _of_divergence)]
+    alpha: Annotated[Optional[float], Option(None, "float", _of_divergence)]
     reduction: Annotated[str, Option("mean", "int", _reduction)]
     scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
     scale_t: Annotated[Optional[float], Option(None, "float", _scale)]
@@ -273,9 +273,37 @@ def make_options(use: int, given: Mapping[str, Any]) -> Options:
             raise _unknown(use, name)
         place, check = places[name]
         made[place] = check(name, value)
-    if given.get("beta") is not None and made[DIVERGENCE] != _c.DIVERGENCES["jsd"]:
-        raise bad("beta", given["beta"], "only divergence='jsd' has a beta")
+    _settle(made, given)
     return tuple(made)
+
+
+# The numbers that only some divergences have.
+_NUMBERS = {"beta": ("jsd", "alpha_beta"), "skew": ("skew_forward", "skew_reverse"), "alpha": ("alpha_beta",)}
+
+
+def _settle(made: List[Any], given: Mapping[str, Any]) -> None:
+    """Checks the numbers of the divergence. A JSD with beta 0 or 1 is forward or reverse KL, as in Liger and TRL."""
+    divergence = given.get("divergence", "forward")
+    for name, owners in _NUMBERS.items():
+        if given.get(name) is not None and divergence not in owners:
+            rule = f"only divergence={' and '.join(repr(owner) for owner in owners)} has {name}"
+            raise bad(name, given[name], rule)
+    if divergence == "alpha_beta":
+        for name in ("alpha", "beta"):
+            if given.get(name) is None:
+                raise bad(name, None, "divergence='alpha_beta' needs alpha and beta")
+            if not 0 <= made[FIELDS.index(name)] <= 16:
+                raise bad(name, given[name], "it must be from 0 to 16")
+        if not given["alpha"] + given["beta"] >= 1e-3:
+            raise bad("beta", given["beta"], "alpha + beta must be at least 0.001")
+    elif divergence == "jsd":
+        beta = made[FIELDS.index("beta")]
+        if not 0 <= beta <= 1:
+            raise bad("beta", given["beta"], "it must be from 0 (forward KL) to 1 (reverse KL)")
+        if beta in (0, 1):
+            made[DIVERGENCE], made[FIELDS.index("beta")] = _c.DIVERGENCES["reverse" if beta else "forward"], 0.5
+    elif given.get("skew") is not None and not 0 < made[FIELDS.index("skew")] < 1:
+        raise bad("skew", given["skew"], "it must be strictly between 0 and 1")
 
 
 # What people reach for who come from other libraries, and what there is.

@@ -45,9 +45,14 @@ def attention_kl(
         sequences).
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
 
-    divergence: "forward" KL(teacher || student), "reverse" KL(student || teacher), or
-        "jsd": beta KL(t || m) + (1 - beta) KL(s || m), m = beta t + (1 - beta) s.
-    beta: for "jsd" only, 0 < beta < 1; None is 0.5.
+    divergence: with t the teacher's and s the student's distribution,
+        "forward" KL(t || s), "reverse" KL(s || t),
+        "jsd" beta KL(t || m) + (1 - beta) KL(s || m), m = beta t + (1 - beta) s; beta 0 is "forward", beta 1 "reverse",
+        "skew_forward" KL(t || skew t + (1 - skew) s), "skew_reverse" KL(s || (1 - skew) t + skew s),
+        "tv" total variation, half the sum of |t - s|,
+        "alpha_beta" (alpha/(alpha+beta) sum t^(alpha+beta) + beta/(alpha+beta) sum s^(alpha+beta)
+        - sum t^alpha s^beta) / (alpha beta), or its limit where one of them is 0.
+    beta: for "jsd" (None is 0.5) and "alpha_beta". skew: for the skewed ones; None is 0.1. alpha: for "alpha_beta".
     reduction: "mean" is sum(weight loss) / sum(weight), without weight a division by B H N (0, not NaN, if that is 0);
         "sum" is sum(weight loss); "none" is weight loss, [B, H, N].
     scale_s, scale_t: factor of the logits; None is 1/sqrt(D) of that side.
@@ -88,7 +93,7 @@ def linear_kl(
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), f32, not differentiable.
 
     temperature: logits are divided by it. Neither loss nor gradient is multiplied by its square.
-    divergence, beta: as in attention_kl.
+    divergence, beta, skew, alpha: as in attention_kl.
     reduction: "mean" is sum(weight loss) / sum(weight), without weight a division by the number of tokens (0, not NaN,
         if that is 0); "sum" is sum(weight loss); "none" is weight loss, x_s.shape[:-1].
     scale_s, scale_t: factor of the product and bias; None is 1.

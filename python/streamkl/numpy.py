@@ -14,7 +14,7 @@ import numpy as np
 from . import _c, _call
 from ._arrays import Array, Call, row_arrays, row_views, view
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
-from ._options import AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -183,11 +183,14 @@ def finish(
     weight: Optional[Array] = None,
     divergence: str = "forward",
     beta: Optional[float] = None,
+    skew: Optional[float] = None,
+    alpha: Optional[float] = None,
     reduction: str = "mean",
     saved: Optional[Finished] = None,
 ) -> Finished:
     """streamkl.finish for arrays."""
-    options = make_options(_c.LINEAR, {"divergence": divergence, "beta": beta, "reduction": reduction})
+    numbers = {"beta": beta, "skew": skew, "alpha": alpha}
+    options = make_options(_c.LINEAR, {"divergence": divergence, "reduction": reduction, **numbers})
     _check_states(states)
     shape = states.shape[:-1]
     if saved is not None:
@@ -199,7 +202,7 @@ def finish(
             raise bad("weight.shape", weight.shape, f"it must be that of the rows, {shape}")
         weight = weight.reshape(-1)
     flat, total = (states.size // _c.STATE,), np.empty(())  # C takes three dimensions of rows, not more
-    rows = row_arrays(rows_of_finish(divergence, saved), flat)
+    rows = row_arrays(rows_of_finish(options[DIVERGENCE], saved), flat)
     _call.finish(options, flat, (1, 1), states.ctypes.data, view(weight), row_views(rows), total.ctypes.data)
     value: Any = float(total)
     if reduction == "none" and "loss" in rows:

@@ -20,7 +20,7 @@ from . import _c, _ops
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
 from ._inputs import Inputs, attention_inputs, linear_inputs
 from ._ops import OPERANDS, row_bits
-from ._options import AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,7 +42,7 @@ def attention_partial(
     """The states, float64 [B, H, N, 6], of the queries over the keys that are given. Arguments as in attention_kl, and
     columns are counted from the first key that is given here, by causal, window, begin and end too.
 
-    saved: for the second sweep of "jsd", what finish() made of the first one.
+    saved: for the second sweep (all but "forward" and "reverse"), what finish() made of the first one.
     """
     return _partial(attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end), q_s, _c.ATTENTION, options, saved)
 
@@ -63,7 +63,7 @@ def linear_partial(
     """The states, float64 [..., 6], of the tokens over the part of the vocabulary whose rows w_s and w_t hold.
     Arguments as in linear_kl.
 
-    saved: for the second sweep of "jsd", what finish() made of the first one.
+    saved: for the second sweep (all but "forward" and "reverse"), what finish() made of the first one.
     """
     return _partial(linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight), x_s, _c.LINEAR, options, saved)
 
@@ -120,15 +120,18 @@ def finish(
     weight: Optional[Tensor] = None,
     divergence: str = "forward",
     beta: Optional[float] = None,
+    skew: Optional[float] = None,
+    alpha: Optional[float] = None,
     reduction: str = "mean",
     saved: Optional[Finished] = None,
 ) -> Finished:
     """value (the loss as reduction says), and for each row loss, lse_s, lse_t and more, from states of all columns.
 
     weight: of the rows, with their shape; as it was given to the partial calls.
-    saved: for the second sweep of "jsd", what this function made of the first one. That has only the log-sum-exps.
+    saved: for the second sweep (all but "forward" and "reverse"), what this function made of the first one. That has only the log-sum-exps.
     """
-    options = make_options(_c.LINEAR, {"divergence": divergence, "beta": beta, "reduction": reduction})
+    numbers = {"beta": beta, "skew": skew, "alpha": alpha}
+    options = make_options(_c.LINEAR, {"divergence": divergence, "reduction": reduction, **numbers})
     _check_states(states)
     if saved is not None:
         check_saved(saved, tuple(states.shape[:-1]))
@@ -136,7 +139,7 @@ def finish(
         if weight.shape != states.shape[:-1]:
             raise bad("weight.shape", tuple(weight.shape), f"it must be that of the rows, {tuple(states.shape[:-1])}")
         weight = weight.detach().to(torch.float32)
-    names = rows_of_finish(divergence, saved)
+    names = rows_of_finish(options[DIVERGENCE], saved)
     flat = None if weight is None else weight.reshape(-1)  # C takes three dimensions of rows, not more
     value, *rows = _ops.finish(states.reshape(-1, _c.STATE), flat, *options, 1, 1, row_bits(*names))
     found = {name: t.reshape(states.shape[:-1]) for name, t in zip(names, rows)}

@@ -98,7 +98,8 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
-                count[side] += mark_panel(run, block, panel, side, j0, j1, at[side], live[side] + panel * SKL_STRIPS_MAX,
+                count[side] += mark_panel(run, block, panel, side, j0, j1, at[side],
+                                          live[side] + panel * SKL_STRIPS_MAX,
                                           w->scratch.entries[side] + panel * SKL_BK);
     }
 }
@@ -204,8 +205,8 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
 
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
  * has, panel for panel as dz, what will be wanted after it. */
-static void grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
-                           const float *dz, const float *next, const unsigned char *live, int add, float *da)
+static void grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0,
+                           int d, const float *dz, const float *next, const unsigned char *live, int add, float *da)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
@@ -215,13 +216,13 @@ static void grad_rows_tile(const struct skl_worker *w, struct skl_block *block, 
         struct skl_soon soon = soon_logits(next ? next + panel * panel_size : NULL, panel_size);
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
-        run->plan.products[side]->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns, j0, dz + j0 * k->nr, soon, add,
-                                            da + (panel * dim + d0) * k->nr);
+        run->plan.products[side]->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns, j0, dz + j0 * k->nr, soon,
+                                            add, da + (panel * dim + d0) * k->nr);
     }
 }
 
-void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side, int64_t d0,
-                   int d)
+void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side,
+                   int64_t d0, int d)
 {
     const struct skl_plan *plan = &w->run->plan;
     int64_t panel_size = (int64_t)SKL_BK * w->run->plan.kernels->nr;

@@ -42,8 +42,8 @@ void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_bloc
     for (int j = 0; j < SKL_BK; j++)
         if (c.start[j] < c.start[j + 1])
             w->run->plan.products[side]->add_rows(c.start[j + 1] - c.start[j], c.at + c.start[j], c.x + c.start[j],
-                                                  block->pack[side], w->run->plan.block_rows,
-                                                  (int)work->side[side].dim, db + j * stride);
+                                                  block->pack[side], w->run->plan.block_rows, (int)work->side[side].dim,
+                                                  db + j * stride);
 }
 
 /* da[d][i] (+)= sum[i][d], a line of sum at a time. */

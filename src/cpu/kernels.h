@@ -21,7 +21,7 @@ enum {
     /* Columns in a tile, a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles (48 KiB)
      * further out of L1; fewer would make grad_rows load and store da more often. */
     SKL_BK = 192,
-    SKL_NR_MAX = 32, /* rows in the widest panel */
+    SKL_NR_MAX = 32,             /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64               /* of every buffer */
 };
@@ -35,11 +35,11 @@ struct skl_panel_state {
 
 /* Per row numbers with which a tile of logits (or of exponentials) becomes a tile of dz; docs/math.md, section dz. */
 struct skl_panel_factors {
-    float m[2][SKL_NR_MAX];    /* exponentials are taken as e = 2^{unit (x - m)} */
-    float prob[2][SKL_NR_MAX]; /* e prob = the probability: 1 / l */
-    float g[2][SKL_NR_MAX];    /* upstream gradient of the row, times the side's scale and slope (divergence.h) */
-    float c[2][SKL_NR_MAX];    /* what the gradient subtracts; of a KL in base 2 */
-    float gap[SKL_NR_MAX];     /* log2 l_Q - log2 l_P */
+    float m[2][SKL_NR_MAX];     /* exponentials are taken as e = 2^{unit (x - m)} */
+    float prob[2][SKL_NR_MAX];  /* e prob = the probability: 1 / l */
+    float g[2][SKL_NR_MAX];     /* upstream gradient of the row, times the side's scale and slope (divergence.h) */
+    float c[2][SKL_NR_MAX];     /* what the gradient subtracts; of a KL in base 2 */
+    float gap[SKL_NR_MAX];      /* log2 l_Q - log2 l_P */
     float power[2][SKL_NR_MAX]; /* alpha-beta: l^-(alpha + beta) */
     float unit[2];
     float param[2]; /* the divergence's number of each side */

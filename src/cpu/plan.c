@@ -92,7 +92,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
 {
     int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
     int64_t columns = most(plan->products[0]->column_bytes, plan->products[1]->column_bytes); /* one may serve both */
-    int one = plan->whole && !(plan->by_tile && plan->recompute); /* panel at a time */
+    int one = plan->whole && !(plan->by_tile && plan->recompute);                             /* panel at a time */
     size_t at = 0;
     scratch->queue = take(memory, &at, sizeof *scratch->queue);
     for (int i = 0; i < 2; i++) {
@@ -205,7 +205,8 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
     } else {
-        while (plan->block_rows >= 2 * BLOCK_MIN && count_blocks(w, plan->block_rows) * most(plan->tiles, 1) < TASKS_LEAST)
+        while (plan->block_rows >= 2 * BLOCK_MIN &&
+               count_blocks(w, plan->block_rows) * most(plan->tiles, 1) < TASKS_LEAST)
             plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         groups = count_blocks(w, plan->block_rows);
     }

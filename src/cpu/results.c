@@ -49,7 +49,8 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_bl
     float m[2][SKL_NR_MAX];
     double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
     largest_max(run, block, panel, m);
-    for (int64_t c = 0; c < run->plan.chunks; c++) add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
+    for (int64_t c = 0; c < run->plan.chunks; c++)
+        add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
     for (int i = 0; i < run->plan.kernels->nr; i++)
         for (int side = 0; side < 2; side++)
             sum.row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],
@@ -76,7 +77,8 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
     f->gap[i] = (float)gap;
 }
 
-static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i, const struct skl_row_result *r)
+static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i,
+                    const struct skl_row_result *r)
 {
     const struct skl_work *w = run->work;
     int at = panel * run->plan.kernels->nr + i;
@@ -240,10 +242,10 @@ void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64
             float *sum = block->db[side] ? block->db[side] + j * s->dim : NULL, *bias = block->dbias[side];
             if (sum && owner >= 0)
                 run->plan.kernels->convert_back(s->dim, sum, s->grad_b.dtype,
-                                         skl_operand_at(&s->grad_b, owner / s->b_heads, owner % s->b_heads, j));
+                                                skl_operand_at(&s->grad_b, owner / s->b_heads, owner % s->b_heads, j));
             if (bias && owner >= 0)
                 run->plan.kernels->convert_back(1, bias + j, s->grad_bias.dtype,
-                                         s->grad_bias.data + j * s->grad_bias.stride * bias_size);
+                                                s->grad_bias.data + j * s->grad_bias.stride * bias_size);
             if (sum)
                 memset(sum, 0, (size_t)s->dim * sizeof *sum);
             if (bias)

@@ -80,7 +80,8 @@ void skl_chunk_range(const struct skl_run *run, const struct skl_block *block, i
                      int64_t *last);
 int skl_sees_tile(const struct skl_block *block, int64_t tile);
 /* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */
-void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0, int *j1);
+void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0,
+                    int *j1);
 /* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for
  * all. */
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
@@ -110,8 +111,8 @@ void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64
 
 /* grad.c: dz and its two products. */
 void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t first, int64_t last);
-void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side, int64_t d0,
-                   int d);
+void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side,
+                   int64_t d0, int d);
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
 /* Where the columns' gradient is summed in f32: in the output itself, or in the block when that has 16 bits. */
 float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,

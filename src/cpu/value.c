@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* Where a tile's scores go: to the block when they are kept, else to the thread. */
-static int64_t tile_place(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int keep, float *y[2])
+static int64_t tile_place(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int keep,
+                          float *y[2])
 {
     const struct skl_plan *plan = &w->run->plan;
     int64_t panel = (int64_t)SKL_BK * plan->kernels->nr;

@@ -17,7 +17,7 @@ def cap(z, softcap):
     return z if softcap is None else softcap * torch.tanh(z / softcap)
 
 
-def divergence_of(z_s, z_t, divergence, beta, visible=None):
+def divergence_of(z_s, z_t, divergence, beta, visible=None, skew=None, alpha=None):
     """Rows of logits to a loss per row. Rows that see nothing have loss 0."""
     if visible is not None:
         some = visible.any(-1, keepdim=True)
@@ -30,12 +30,33 @@ def divergence_of(z_s, z_t, divergence, beta, visible=None):
         loss = (t.exp() * (t - s)).sum(-1)
     elif divergence == "reverse":
         loss = (s.exp() * (s - t)).sum(-1)
+    elif divergence in ("skew_forward", "skew_reverse"):
+        a = torch.tensor(0.1 if skew is None else skew, dtype=torch.float64)
+        first, second = (t, s) if divergence == "skew_forward" else (s, t)
+        loss = (first.exp() * (first - torch.logaddexp(a.log() + first, (1 - a).log() + second))).sum(-1)
+    elif divergence == "tv":
+        loss = (t.exp() - s.exp()).abs().sum(-1) / 2
+    elif divergence == "alpha_beta":
+        loss = alpha_beta(t, s, alpha, beta)
     else:
         beta = 0.5 if beta is None else beta
         b = torch.tensor(beta, dtype=torch.float64)
         m = torch.logaddexp(b.log() + t, (1 - b).log() + s)
         loss = beta * (t.exp() * (t - m)).sum(-1) + (1 - beta) * (s.exp() * (s - m)).sum(-1)
     return loss if visible is None else loss * some[..., 0]
+
+
+def alpha_beta(t, s, alpha, beta):
+    """By the definition and its two limits, as the documents have them."""
+    both = alpha + beta
+    if alpha == 0:
+        terms = ((beta * s).exp() * (beta * (s - t) - 1) + (beta * t).exp()) / beta**2
+    elif beta == 0:
+        terms = ((alpha * t).exp() * (alpha * (t - s) - 1) + (alpha * s).exp()) / alpha**2
+    else:
+        own = alpha / both * (both * t).exp() + beta / both * (both * s).exp()
+        terms = (own - (alpha * t + beta * s).exp()) / (alpha * beta)
+    return terms.sum(-1)
 
 
 def reduce(loss, weight, reduction):
@@ -77,6 +98,8 @@ def attention_kl(
     reduction="mean",
     softcap_s=None,
     softcap_t=None,
+    skew=None,
+    alpha=None,
     **mask,
 ):
     logits = []
@@ -85,7 +108,7 @@ def attention_kl(
         z = q.double() @ k.transpose(-1, -2)
         logits.append(cap(z * (q.shape[-1] ** -0.5 if scale is None else scale), softcap))
     seen = visible_keys(q_s.shape[2], k_s.shape[2], q_s.shape[:-1], **mask)
-    return reduce(divergence_of(*logits, divergence, beta, seen), weight, reduction)
+    return reduce(divergence_of(*logits, divergence, beta, seen, skew, alpha), weight, reduction)
 
 
 def linear_logits(x, w, bias=None, scale=None, softcap=None, temperature=1.0, columns=None):
@@ -112,10 +135,12 @@ def linear_kl(
     softcap_s=None,
     softcap_t=None,
     columns=None,
+    skew=None,
+    alpha=None,
 ):
     z_s = linear_logits(x_s, w_s, bias_s, scale_s, softcap_s, temperature, columns)
     z_t = linear_logits(x_t, w_t, bias_t, scale_t, softcap_t, temperature, columns)
-    return reduce(divergence_of(z_s, z_t, divergence, beta), weight, reduction)
+    return reduce(divergence_of(z_s, z_t, divergence, beta, None, skew, alpha), weight, reduction)
 
 
 # How far an f32 computation may be from the definition, relative to the largest entry; or a gradient in 16 bits.

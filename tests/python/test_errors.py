@@ -54,7 +54,7 @@ BAD = [
     (linear, dict(temperature="hot"), TypeError, "temperature = 'hot': it must be a number"),
     (linear, dict(divergence="kl"), ValueError, "divergence = 'kl': it must be one of 'forward', 'reverse', 'jsd'"),
     (linear, dict(reduction="avg"), ValueError, "reduction = 'avg': it must be one of 'none', 'mean', 'sum'"),
-    (linear, dict(divergence="jsd", beta=1.0), ValueError, "beta = 1.0: it must be strictly between 0 and 1"),
+    (linear, dict(divergence="jsd", beta=1.5), ValueError, "beta = 1.5: it must be from 0"),
     (linear, dict(columns=6), ValueError, "columns = 6: w_s has 5 rows"),
     (linear, dict(columns=0), ValueError, "columns = 0: it must be at least 1"),
     (linear, dict(scale_s=0.0), ValueError, "scale_s = 0.0"),

@@ -106,13 +106,13 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
         }
 }
 
-#define TWO_SWEEPS(name)                                                                                       \
-    static void sum_##name(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,       \
-                           struct skl_panel_state *s)                                                          \
-    {                                                                                                          \
-        sum_columns(n, x_p, x_q, f, name##_terms, s);                                                          \
-    }                                                                                                          \
-    static void dz_##name(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)          \
-    {                                                                                                          \
-        dz_columns(n, x_p, x_q, want, f, name##_dz);                                                           \
+#define TWO_SWEEPS(name)                                                                                 \
+    static void sum_##name(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f, \
+                           struct skl_panel_state *s)                                                    \
+    {                                                                                                    \
+        sum_columns(n, x_p, x_q, f, name##_terms, s);                                                    \
+    }                                                                                                    \
+    static void dz_##name(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)    \
+    {                                                                                                    \
+        dz_columns(n, x_p, x_q, want, f, name##_dz);                                                     \
     }

@@ -48,4 +48,3 @@ static void dz_kl(int n, float *y_p, float *y_q, int want, const struct skl_pane
         }
     }
 }
-

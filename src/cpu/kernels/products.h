@@ -102,8 +102,8 @@ static inline __attribute__((always_inline)) void ask_c(const float *C, int64_t 
         __builtin_prefetch(C + i * ldc + v, 1, 3);
 }
 
-static void logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0, struct skl_soon soon,
-                   int add, float *y)
+static void logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0,
+                   struct skl_soon soon, int add, float *y)
 {
     const int64_t ld = tile.ld;
     const float *columns = (const float *)tile.at + first * ld, *rows = (const float *)panel + d0 * NR;
@@ -145,8 +145,8 @@ static void grad_rows(int n, int d, const unsigned char *live, struct skl_column
 }
 
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
-static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block, int block_rows,
-                         int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
+static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block,
+                         int block_rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
     const float *rows = (const float *)block + d0 * block_rows;
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);

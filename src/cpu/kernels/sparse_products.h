@@ -40,7 +40,8 @@ static void add_listed_rows(int n, const uint16_t *at, const float *x, const voi
     add_listed(n, at, x, block, NR, (int64_t)rows * NR, dim, sum);
 }
 
-static void add_listed_columns(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum)
+static void add_listed_columns(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim,
+                               float *sum)
 {
     add_listed(n, at, x, columns.at, columns.ld, NR, dim, sum);
 }
