@@ -11,6 +11,7 @@ set(sources
   src/work.c
   src/cpu/block.c
   src/cpu/cpus.c
+  src/cpu/details.c
   src/cpu/grad.c
   src/cpu/grad_sparse.c
   src/cpu/isa.c

@@ -29,6 +29,7 @@ static enum skl_status bad_real(const char *name, double value, const char *rule
 enum {
     FIRST_PROBLEM = offsetof(struct skl_problem, reserved) + sizeof(int32_t),
     FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
+    FIRST_LABELS = sizeof(struct skl_labels),
     LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
 };
 
@@ -62,6 +63,16 @@ static enum skl_status adopt_problem(const struct skl_problem *from, struct skl_
     if (!from)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
     return adopt("problem", from, FIRST_PROBLEM, sizeof *to, to);
+}
+
+/* What the problem points to, if anything, into 'to', to which it then points. */
+static enum skl_status adopt_labels(struct skl_problem *p, struct skl_labels *to)
+{
+    if (!p->labels)
+        return SKL_OK;
+    TRY(adopt("labels", p->labels, FIRST_LABELS, sizeof *to, to));
+    p->labels = to;
+    return SKL_OK;
 }
 
 static enum skl_status adopt_outputs(const char *name, const struct skl_outputs *from, struct skl_outputs *to)
@@ -143,6 +154,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad("threads", p->threads, "it must be from 0 (one for each processor) to 4096");
     if (!(p->skip_below >= 0 && p->skip_below < 1))
         return bad_real("skip_below", p->skip_below, "it must be at least 0 (nothing but zeros) and below 1");
+    if (!(p->num_items >= 0 && p->num_items < HUGE_VAL))
+        return bad_real("num_items", p->num_items, "it must be 0 (the sum of the weights), or positive and finite");
     if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)
@@ -164,20 +177,27 @@ struct named {
 static const struct {
     const char *name, *saved_name;
     size_t at; /* in struct skl_outputs */
+    int dtype, needs;
 } row_results[] = {
-#define SKL_ROW_RESULT(name, value) {"out." #name, "saved." #name, offsetof(struct skl_outputs, name)},
+#define SKL_ROW_RESULT(name, dtype, needs, value) \
+    {"out." #name, "saved." #name, offsetof(struct skl_outputs, name), dtype, needs},
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 };
 
-/* Is it known of this divergence? */
-static int has_result(const struct skl_problem *p, int i)
+/* What the problem lacks of what the result needs; NULL: nothing. */
+static const char *lacking(const struct skl_problem *p, int i)
 {
+    int needs = row_results[i].needs;
+    if ((needs & SKL_NEEDS_TEACHER) && !p->t.a.data)
+        return "there is no teacher";
+    if ((needs & SKL_NEEDS_LABELS) && !p->labels)
+        return "there are no labels";
     int one_sweep = p->divergence == SKL_FORWARD_KL || p->divergence == SKL_REVERSE_KL;
-    return !(one_sweep && (i == SKL_ROW_kl_s || i == SKL_ROW_kl_t));
+    return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
 
-enum { INPUTS = 9, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { INPUTS = 10, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -186,9 +206,12 @@ static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 
 static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 {
-    const struct named all[INPUTS] = {{"s.a", &p->s.a},     {"s.b", &p->s.b},       {"t.a", &p->t.a},
-                                      {"t.b", &p->t.b},     {"s.bias", &p->s.bias}, {"t.bias", &p->t.bias},
-                                      {"begin", &p->begin}, {"end", &p->end},       {"weight", &p->weight}};
+    static const struct skl_tensor not_given;
+    const struct named all[INPUTS] = {{"s.a", &p->s.a},       {"s.b", &p->s.b},
+                                      {"t.a", &p->t.a},       {"t.b", &p->t.b},
+                                      {"s.bias", &p->s.bias}, {"t.bias", &p->t.bias},
+                                      {"begin", &p->begin},   {"end", &p->end},
+                                      {"weight", &p->weight}, {"labels.ids", p->labels ? &p->labels->ids : &not_given}};
     memcpy(to, all, sizeof all);
     return INPUTS;
 }
@@ -319,7 +342,7 @@ static enum skl_status check_grads(const struct skl_side *s, const struct skl_gr
 
 static enum skl_status check_columns(const struct skl_problem *p)
 {
-    int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.b.shape[p->t.b.ndim - 2];
+    int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.a.data ? p->t.b.shape[p->t.b.ndim - 2] : m_s;
     if (!p->columns && m_s != m_t)
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use columns = 0 with s.b of %lld and t.b of %lld rows: say how many columns are valid",
@@ -334,21 +357,72 @@ static enum skl_status check_columns(const struct skl_problem *p)
     return SKL_OK;
 }
 
-static enum skl_status check_problem(const struct skl_problem *p)
+static enum skl_status check_teacher(const struct skl_problem *p)
 {
-    TRY(check_numbers(p));
-    TRY(check_operands(p, &p->s, &student_names));
+    if (p->labels && !p->t.a.data && !p->t.b.data) {
+        if (p->divergence != SKL_FORWARD_KL)
+            return bad("divergence", p->divergence, "there is no teacher: leave it at SKL_FORWARD_KL");
+        return SKL_OK;
+    }
     TRY(check_operands(p, &p->t, &teacher_names));
     int lead = p->s.a.ndim - 1;
     int64_t like_s[4] = {-1, -1, -1, -1};
     for (int i = 0; i < lead; i++) like_s[i] = p->s.a.shape[i];
     struct skl_rule same_rows = {"t.a", p->s.a.ndim, SKL_FLOATS, like_s, 1, 0};
-    TRY(skl_check_tensor(&p->t.a, &same_rows));
+    return skl_check_tensor(&p->t.a, &same_rows);
+}
+
+/* Every label is a column or ignored; labels of a device are not looked at. */
+static enum skl_status check_ids(const struct skl_problem *p)
+{
+    struct skl_work w = {0};
+    if (p->labels->ids.device != SKL_CPU)
+        return SKL_OK;
+    skl_fill_problem(p, &w);
+    for (int64_t row = 0, at[3]; row < w.rows; row++) {
+        skl_row_index(&w, row, at);
+        int64_t id = skl_row_id(&w, at);
+        if (id != p->labels->ignore && (id < 0 || id >= w.columns))
+            return skl_fail(SKL_BAD_ARGUMENT,
+                            "cannot use labels.ids[%lld] = %lld: it must be a column, 0 to %lld, or %lld (ignored)",
+                            (long long)row, (long long)id, (long long)w.columns - 1, (long long)p->labels->ignore);
+    }
+    return SKL_OK;
+}
+
+static enum skl_status check_labels(const struct skl_problem *p)
+{
+    const struct skl_labels *l = p->labels;
+    if (p->use != SKL_LINEAR)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p: keys have no labels, they are for linear problems",
+                        (const void *)l);
+    struct skl_rule rule = {"labels.ids", p->s.a.ndim - 1, 1 << SKL_I32 | 1 << SKL_I64, p->s.a.shape, 0, 0};
+    TRY(skl_check_tensor(&l->ids, &rule));
+    if (!(fabs(l->weight) < HUGE_VAL))
+        return bad_real("labels.weight", l->weight, "it must be finite");
+    if (!(fabs(l->kl_weight) < HUGE_VAL))
+        return bad_real("labels.kl_weight", l->kl_weight, "it must be finite");
+    if (!(fabs(l->lse_weight) < HUGE_VAL))
+        return bad_real("labels.lse_weight", l->lse_weight, "it must be finite");
+    if (!(l->smoothing >= 0 && l->smoothing < 1))
+        return bad_real("labels.smoothing", l->smoothing, "it must be at least 0 and below 1");
+    if (!(l->z_loss >= 0 && l->z_loss < HUGE_VAL))
+        return bad_real("labels.z_loss", l->z_loss, "it must be finite and not negative");
+    return check_ids(p);
+}
+
+static enum skl_status check_problem(const struct skl_problem *p)
+{
+    TRY(check_numbers(p));
+    TRY(check_operands(p, &p->s, &student_names));
+    TRY(check_teacher(p));
     TRY(check_columns(p));
     TRY(check_rows("begin", &p->begin, &p->s.a, SKL_I32, 0));
     TRY(check_rows("end", &p->end, &p->s.a, SKL_I32, 0));
     TRY(check_rows("weight", &p->weight, &p->s.a, SKL_F32, 0));
     struct named inputs[INPUTS];
+    if (p->labels)
+        TRY(check_labels(p));
     TRY(check_devices(p, inputs, name_inputs(p, inputs)));
     return check_workspace(p);
 }
@@ -411,10 +485,10 @@ static enum skl_status check_row_outputs(const struct skl_problem *p, const stru
     for (int i = 0; i < ROWS; i++) {
         const struct skl_tensor *t = row_result(o, i);
         const char *name = saved ? row_results[i].saved_name : row_results[i].name;
-        if (t->data && !has_result(p, i))
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s KL has no such result", name, t->data,
-                            divergence_names[p->divergence]);
-        TRY(check_rows(name, t, &p->s.a, SKL_F32, !saved));
+        const char *why = lacking(p, i);
+        if (t->data && why)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s", name, t->data, why);
+        TRY(check_rows(name, t, &p->s.a, row_results[i].dtype, !saved));
     }
     return SKL_OK;
 }
@@ -427,14 +501,15 @@ static int any_grad(const struct skl_grads *g)
 /* What a backward must find in 'saved', given whose gradient is wanted. */
 static enum skl_status check_saved(const struct skl_outputs *saved, const struct skl_work *w)
 {
-    int parts = saved->m_s.data && saved->m_t.data && saved->l_s.data && saved->l_t.data,
-        two = skl_sweeps(w->form) == 2;
+    int one = w->form == SKL_FORM_NONE, two = skl_sweeps(w->form) == 2;
+    int parts = saved->m_s.data && saved->l_s.data && (one || (saved->m_t.data && saved->l_t.data));
     struct {
         enum skl_row_name name;
         int needed;
     } each[] = {{SKL_ROW_lse_s, !parts},
-                {SKL_ROW_lse_t, !parts},
-                {SKL_ROW_loss, !two && (w->grads & 1)},
+                {SKL_ROW_lse_t, !parts && w->form != SKL_FORM_NONE},
+                {w->labels.ids.data ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
+                {SKL_ROW_l1_s, w->labels.ids.data && w->temperature != 1},
                 {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
                 {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)}};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
@@ -454,6 +529,16 @@ static enum skl_status check_backward_outputs(const struct skl_outputs *o)
     if (o->value)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.value = %p: a backward writes gradients only",
                         (void *)o->value);
+    return SKL_OK;
+}
+
+/* States know the results of the first versions alone. */
+static enum skl_status check_finished(const struct skl_outputs *o)
+{
+    for (int i = SKL_ROW_kl; i < ROWS; i++)
+        if (row_result(o, i)->data)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: partial rows do not know it",
+                            row_results[i].name, row_result(o, i)->data);
     return SKL_OK;
 }
 
@@ -492,16 +577,23 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
                           const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w)
 {
     struct skl_problem p = {0};
+    struct skl_labels labels;
     struct skl_outputs o = {0}, s = {0};
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(adopt_problem(problem, &p));
+    TRY(adopt_labels(&p, &labels));
+    if (p.labels && (partial || state))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with partial rows: labels need all columns",
+                        (const void *)p.labels);
     TRY(check_problem(&p));
     settle_divergence(&p);
     skl_fill_problem(&p, w);
     if (!partial) {
         TRY(adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
+        if (state)
+            TRY(check_finished(&o));
         TRY(check_doubles("out.value", o.value));
     }
     if (saved && partial && skl_sweeps(w->form) == 1)

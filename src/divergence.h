@@ -24,13 +24,14 @@ enum skl_form {
     SKL_FORM_SKEW,            /* param: weights of P and Q in the mixture, skew and 1 - skew */
     SKL_FORM_TOTAL_VARIATION, /* no param */
     SKL_FORM_ALPHA_BETA,      /* param: exponents of P and Q */
+    SKL_FORM_NONE,            /* there is no teacher: P is absent, Q is the student, only labels make a loss */
     SKL_FORMS
 };
 
 /* Sweeps over the columns that a value takes. */
 SKL_INLINE int skl_sweeps(int form)
 {
-    return form == SKL_FORM_KL ? 1 : 2;
+    return form == SKL_FORM_KL || form == SKL_FORM_NONE ? 1 : 2;
 }
 
 /* What a row's two sums of the second sweep say. */

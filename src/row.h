@@ -100,12 +100,16 @@ SKL_INLINE void skl_merge_row(struct skl_row_state *into, const struct skl_row_s
  * exactly. c is what a side's gradient subtracts, of divergences with two sweeps. */
 struct skl_row_result {
     double loss, lse[2], c[2], m[2], l[2];
+    /* What only some callers ask for; 0 otherwise. l1 = sum e^{z' - z'(m)}, z' the logits at temperature 1. */
+    int labelled; /* the row has a label that is not ignored */
+    double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], reverse, jsd, tv;
 };
 
 /* Of a row that sees no column or has no weight. */
 SKL_INLINE struct skl_row_result skl_no_result(void)
 {
-    struct skl_row_result r = {0, {-HUGE_VAL, -HUGE_VAL}, {0, 0}, {-HUGE_VAL, -HUGE_VAL}, {0, 0}};
+    struct skl_row_result r = {0};
+    r.lse[0] = r.lse[1] = r.m[0] = r.m[1] = -HUGE_VAL;
     return r;
 }
 
@@ -127,10 +131,13 @@ SKL_INLINE double skl_finish_kl(const struct skl_side_state *p, const struct skl
 SKL_INLINE struct skl_row_result skl_finish_row(int form, const double param[2], const struct skl_row_state *s)
 {
     const struct skl_side_state *p = &s->side[0], *q = &s->side[1];
-    struct skl_row_result r = {0, {skl_lse_of(p), skl_lse_of(q)}, {0, 0}, {p->m, q->m}, {p->l, q->l}};
+    struct skl_row_result r = {0};
+    r.lse[0] = skl_lse_of(p), r.lse[1] = skl_lse_of(q);
+    r.m[0] = p->m, r.m[1] = q->m, r.l[0] = p->l, r.l[1] = q->l;
     if (form == SKL_FORM_KL) {
         r.loss = skl_finish_kl(p, q);
-    } else if (p->l == 0 && q->l == 0) { /* a state of the second sweep: that of the first knows no divergence yet */
+    } else if (skl_sweeps(form) == 2 && p->l == 0 &&
+               q->l == 0) { /* a state of the second sweep: that of the first knows no divergence yet */
         struct skl_closed closed = skl_close(form, param, p->acc, q->acc);
         r.loss = closed.loss, r.c[0] = closed.c[0], r.c[1] = closed.c[1];
     }

@@ -8,8 +8,8 @@
 
 const char *skl_dtype_name(int dtype)
 {
-    static const char *const names[] = {"f32", "bf16", "f16", "i32"};
-    return dtype >= 0 && dtype < 4 ? names[dtype] : "unknown";
+    static const char *const names[] = {"f32", "bf16", "f16", "i32", "i64"};
+    return dtype >= 0 && dtype < 5 ? names[dtype] : "unknown";
 }
 
 static int empty(const struct skl_tensor *t)
@@ -126,11 +126,13 @@ static enum skl_status bad_dim(const struct skl_rule *r, int i, int64_t n, const
 
 enum skl_status skl_check_tensor(const struct skl_tensor *t, const struct skl_rule *r)
 {
-    if (t->dtype < 0 || t->dtype > SKL_I32 || !(r->dtypes & 1 << t->dtype)) {
+    if (t->dtype < 0 || t->dtype > SKL_I64 || !(r->dtypes & 1 << t->dtype)) {
         int only_i32 = r->dtypes == 1 << SKL_I32, only_f32 = r->dtypes == 1 << SKL_F32;
+        int integers = r->dtypes == (1 << SKL_I32 | 1 << SKL_I64);
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.dtype = %d (%s): it must be %s", r->name, (int)t->dtype,
                         skl_dtype_name(t->dtype),
                         only_i32    ? "i32"
+                        : integers  ? "i32 or i64"
                         : only_f32  ? "f32"
                         : r->output ? "f32 or the dtype of what it is the gradient of"
                                     : "f32, bf16 or f16");

@@ -31,6 +31,10 @@ static struct skl_rows rows_view(const struct skl_tensor *t)
 static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
 {
     int attention = p->use == SKL_ATTENTION;
+    if (!s->a.data) { /* an absent teacher has vectors of no entries */
+        *w = (struct skl_work_side){.group = 1, .unit = 1, .sign = 1};
+        return;
+    }
     w->a = operand(&s->a);
     w->b = operand(&s->b);
     w->bias = vector_view(&s->bias);
@@ -51,6 +55,30 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->logit_factor = capped ? w->inner : w->chain * SKL_LOG2E;
 }
 
+static void fill_labels(const struct skl_problem *p, struct skl_work *w)
+{
+    const struct skl_labels *l = p->labels;
+    w->temperature = p->temperature;
+    w->labels = (struct skl_work_labels){.kl_weight = 1};
+    if (l)
+        w->labels = (struct skl_work_labels){.ids = rows_view(&l->ids),
+                                             .wide = l->ids.dtype == SKL_I64,
+                                             .ignore = l->ignore,
+                                             .weight = l->weight,
+                                             .kl_weight = l->kl_weight,
+                                             .lse_weight = l->lse_weight,
+                                             .smoothing = l->smoothing,
+                                             .z_loss = l->z_loss};
+}
+
+/* The row's weight in the reduced loss, whatever columns it sees. */
+static double given_weight(const struct skl_work *w, const int64_t at[3])
+{
+    if (w->weight.data)
+        return (double)skl_row_get(&w->weight, at);
+    return w->labels.ids.data && skl_row_label(w, at) < 0 ? 0 : 1;
+}
+
 static void fill_rows(const struct skl_problem *p, struct skl_work *w)
 {
     int64_t size[3] = {1, 1, 1};
@@ -63,13 +91,15 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->begin = rows_view(&p->begin);
     w->end = rows_view(&p->end);
     w->weight = rows_view(&p->weight);
-    w->weight_sum = w->weight.data ? 0 : (double)w->rows;
-    if (w->weight.data && w->device == SKL_CPU) {
-        for (int64_t row = 0, at[3]; row < w->rows; row++) {
-            skl_row_index(w, row, at);
-            w->weight_sum += (double)skl_row_get(&w->weight, at);
-        }
+    fill_labels(p, w);
+    int counted = w->weight.data || w->labels.ids.data;
+    w->weight_sum = counted ? 0 : (double)w->rows;
+    for (int64_t row = 0, at[3]; counted && w->device == SKL_CPU && row < w->rows; row++) {
+        skl_row_index(w, row, at);
+        w->weight_sum += given_weight(w, at);
     }
+    if (p->num_items > 0)
+        w->weight_sum = p->num_items;
     int64_t widest = w->n + w->columns; /* as good as no limit, and sums with it cannot overflow */
     w->left = p->window_left < widest ? p->window_left : widest;
     w->right = p->causal ? 0 : p->window_right < widest ? p->window_right : widest;
@@ -90,6 +120,8 @@ static void fill_divergence(const struct skl_problem *p, struct skl_work *w)
     w->form = each[p->divergence].form;
     w->student = each[p->divergence].student;
     w->param[0] = each[p->divergence].param_p, w->param[1] = each[p->divergence].param_q;
+    if (!p->t.a.data)
+        w->form = SKL_FORM_NONE, w->student = 1;
 }
 
 void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
@@ -128,7 +160,7 @@ static int any_grad(const struct skl_work_side *s)
 
 void skl_fill_saved(const struct skl_outputs *o, struct skl_work *w)
 {
-#define SKL_ROW_RESULT(name, value) w->result[SKL_ROW_##name] = rows_view(&o->name);
+#define SKL_ROW_RESULT(name, dtype, needs, value) w->result[SKL_ROW_##name] = rows_view(&o->name);
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 }
@@ -159,13 +191,13 @@ double skl_row_weight(const struct skl_work *w, const int64_t at[3])
     struct skl_range r = skl_row_range(w, at);
     if (r.lo >= r.hi)
         return 0;
-    return w->weight.data ? (double)skl_row_get(&w->weight, at) : 1;
+    return given_weight(w, at);
 }
 
 void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r)
 {
     int s = w->student, t = !s;
-#define SKL_ROW_RESULT(name, value) skl_row_put(&w->result[SKL_ROW_##name], at, value);
+#define SKL_ROW_RESULT(name, dtype, needs, value) skl_row_put(&w->result[SKL_ROW_##name], dtype, at, value);
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 }

@@ -48,9 +48,20 @@ struct skl_work_side {
     double chain;        /* d z / d <a, b> = chain (times 1 - tanh^2) */
 };
 
+/* What a problem must have for a row result. */
+enum skl_need { SKL_NEEDS_TEACHER = 1, SKL_NEEDS_LABELS = 2, SKL_NEEDS_TWO_SWEEPS = 4 };
+
+/* Cross-entropy with labels; label.data NULL: there is none. */
+struct skl_work_labels {
+    struct skl_rows ids;
+    int wide; /* i64 instead of i32 */
+    int64_t ignore;
+    double weight, kl_weight, lse_weight, smoothing, z_loss;
+};
+
 /* The row results, by the names of struct skl_outputs: SKL_ROW_loss, SKL_ROW_lse_s ... */
 enum skl_row_name {
-#define SKL_ROW_RESULT(name, value) SKL_ROW_##name,
+#define SKL_ROW_RESULT(name, dtype, needs, value) SKL_ROW_##name,
 #include "row_results.def"
 #undef SKL_ROW_RESULT
     SKL_ROW_RESULTS
@@ -66,6 +77,8 @@ struct skl_work {
     int64_t rows, columns;
     int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight;
+    struct skl_work_labels labels;
+    double temperature;
     struct skl_rows result[SKL_ROW_RESULTS]; /* outputs, or saved inputs of a backward */
     struct skl_work_side side[2];            /* P, Q */
     double weight_sum; /* number of rows when no weight is given; 0 when the weights are on a device: not known here */
@@ -101,7 +114,7 @@ static inline int skl_ranged(const struct skl_work *w)
 
 static inline int64_t skl_size_of(int dtype)
 {
-    return dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
+    return dtype == SKL_I64 ? 8 : dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
 }
 
 static inline void skl_row_index(const struct skl_work *w, int64_t row, int64_t at[3])
@@ -126,16 +139,39 @@ static inline float skl_row_get(const struct skl_rows *r, const int64_t at[3])
     return *(const float *)skl_row_at(r, at);
 }
 
-static inline void skl_row_put(const struct skl_rows *r, const int64_t at[3], double x)
+static inline void skl_row_put(const struct skl_rows *r, int dtype, const int64_t at[3], double x)
 {
-    if (r->data)
+    if (r->data && dtype == SKL_I32)
+        *(int32_t *)skl_row_at(r, at) = (int32_t)x;
+    else if (r->data)
         *(float *)skl_row_at(r, at) = (float)x;
+}
+
+/* The row's label as it was given, and as it counts: a column, or -1 where it is ignored. */
+static inline int64_t skl_row_id(const struct skl_work *w, const int64_t at[3])
+{
+    const struct skl_rows *ids = &w->labels.ids;
+    int64_t i = at[0] * ids->stride[0] + at[1] * ids->stride[1] + at[2] * ids->stride[2];
+    const void *data = ids->data;
+    return w->labels.wide ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+}
+
+static inline int64_t skl_row_label(const struct skl_work *w, const int64_t at[3])
+{
+    int64_t id = skl_row_id(w, at);
+    return id == w->labels.ignore ? -1 : id;
 }
 
 /* Which result is that of P (0) or Q (1): of_s is the student's of the two neighbours, SKL_ROW_lse_s say. */
 static inline enum skl_row_name skl_of_side(const struct skl_work *w, enum skl_row_name of_s, int side)
 {
     return (enum skl_row_name)(of_s + (side != w->student));
+}
+
+/* Are labels at another temperature than the divergence? */
+static inline int skl_tempered(const struct skl_work *w)
+{
+    return w->labels.ids.data && w->temperature != 1;
 }
 
 struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);

@@ -65,7 +65,7 @@ SKL_API const char *skl_last_error(void);
 
 /* --------------------------------------------------------------------------------------------- tensors --- */
 
-enum skl_dtype { SKL_F32 = 0, SKL_BF16 = 1, SKL_F16 = 2, SKL_I32 = 3 };
+enum skl_dtype { SKL_F32 = 0, SKL_BF16 = 1, SKL_F16 = 2, SKL_I32 = 3, SKL_I64 = 4 };
 
 /* SKL_CUDA: data is device memory. All tensors of a problem are on one device, and the call is put into the problem's
  * stream: it returns before the work is done and never waits for it. */
@@ -121,7 +121,7 @@ enum skl_use { SKL_ATTENTION = 0, SKL_LINEAR = 1 };
 enum skl_divergence {
     SKL_FORWARD_KL = 0, /* KL(p || q), teacher first */
     SKL_REVERSE_KL = 1, /* KL(q || p), student first */
-    SKL_JSD = 2,        /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1. With beta 0 it
+    SKL_JSD = 2, /* beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q,  0 < beta < 1. With beta 0 it
                            is SKL_FORWARD_KL, with beta 1 SKL_REVERSE_KL, as Liger and TRL have it */
     SKL_SKEW_FORWARD_KL = 3, /* KL(p || skew p + (1 - skew) q) */
     SKL_SKEW_REVERSE_KL = 4, /* KL(q || (1 - skew) p + skew q) */
@@ -139,11 +139,27 @@ enum skl_isa { SKL_ISA_BEST = 0, SKL_ISA_BASELINE = 1, SKL_ISA_AVX2 = 2, SKL_ISA
 
 /* One of the two distributions. */
 struct skl_side {
+    /* With labels, the teacher's a and b may be left out. */
     struct skl_tensor a;    /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
     struct skl_tensor b;    /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
     struct skl_tensor bias; /* linear only: [V], f32, bf16 or f16; optional */
     double scale;           /* 0: the default, 1/sqrt(D) for attention and 1 for linear */
     double softcap;         /* c > 0: z becomes c tanh(z / c), after the scale and before the temperature. 0: none */
+};
+
+/* Cross-entropy with labels beside the divergence, or alone; linear problems. On the student's logits at temperature 1,
+ * z' = temperature z_s, whatever the temperature of the divergence:
+ *     ce[i] = (1 - smoothing) (LSE' - z'[i, label]) + smoothing (LSE' - mean_j z'[i,j]) + z_loss LSE'^2
+ *     loss[i] = kl_weight divergence[i] + weight ce[i] + lse_weight LSE'[i]
+ * Without a teacher (t.a, t.b not given) there is no divergence. An ignored label takes ce and LSE' away. */
+struct skl_labels {
+    size_t struct_size;    /* sizeof(struct skl_labels) */
+    struct skl_tensor ids; /* i32 or i64 over the rows: columns, or 'ignore' */
+    double weight, kl_weight, lse_weight;
+    /* A row with this label has no cross-entropy; if the problem has no row weights, it takes no part at all: as a row of
+     * weight 0. */
+    int64_t ignore;
+    double smoothing, z_loss; /* 0 <= smoothing < 1, z_loss >= 0 */
 };
 
 /* Called on the calling thread between pieces of work, fraction in [0, 1]. Return nonzero to cancel the call. */
@@ -200,6 +216,9 @@ struct skl_problem {
 
     double skew;  /* for SKL_SKEW_FORWARD_KL and SKL_SKEW_REVERSE_KL, 0 < skew < 1. 0: 0.1 */
     double alpha; /* for SKL_ALPHA_BETA: the exponent of p; beta is that of q. From 0 to 16 */
+
+    const struct skl_labels *labels; /* optional; not with skl_partial and skl_finish, nor on CUDA */
+    double num_items;                /* > 0: the denominator of a mean, instead of the sum of the weights */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -217,13 +236,23 @@ struct skl_outputs {
     /* f32 over the rows, for the backward of all but forward and reverse KL: what the gradient of that side subtracts. Of
      * SKL_JSD these are KL(q || m) and KL(p || m). */
     struct skl_tensor kl_s, kl_t;
-    struct skl_grads s, t;          /* gradients of the reduced loss */
+    struct skl_grads s, t; /* gradients of the reduced loss */
 
     /* Optional f32 over the rows: the LSEs in two parts, LSE = unit m + log l with unit = |scale| / temperature (with a
      * softcap 1 / temperature). unit m is a reference near the row's largest logit z, l = sum e^{z - unit m}. An LSE is
      * rounded, its parts are not: a backward that gets all four of them in 'saved' is exact where one that gets only the
      * LSEs is off by the rounding of an LSE. */
     struct skl_tensor m_s, m_t, l_s, l_t;
+
+    /* Optional, over the rows; f32, top1 i32. What is not asked for costs nothing. Not of skl_partial and skl_finish, nor on
+     * CUDA. */
+    struct skl_tensor kl;                   /* the divergence alone, not weighted */
+    struct skl_tensor ce;                   /* the cross-entropy alone, not weighted; 0 for an ignored label */
+    struct skl_tensor entropy_s, entropy_t; /* at the temperature of the divergence */
+    struct skl_tensor logprob_s, logprob_t; /* of the label, at temperature 1; 0 for an ignored label */
+    struct skl_tensor top1_s, top1_t;       /* the column with the largest logit, of equal ones the first */
+    struct skl_tensor reverse, jsd, tv;     /* KL the other way, JSD with beta 0.5, total variation: a second sweep */
+    struct skl_tensor l1_s;                 /* sum e^{z' - z'(m_s)}: for the backward of a problem with labels */
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,

@@ -2,6 +2,7 @@
 """streamkl: the divergence between two softmax distributions, and its gradient, without ever storing them.
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
+    linear_cross_entropy                the same without a teacher; linear_logsumexp
     AttentionKLLoss, LinearKLLoss       the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, List
 from ._c import version as _version
 
 if TYPE_CHECKING:
-    from .functional import attention_kl, linear_kl
+    from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
     from .modules import AttentionKLLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
@@ -32,14 +33,18 @@ __all__ = [
     "attention_partial",
     "finish",
     "linear_backward",
+    "linear_cross_entropy",
     "linear_kl",
+    "linear_logsumexp",
     "linear_partial",
     "merge",
 ]
 
 _HOMES = {
     "attention_kl": ".functional",
+    "linear_cross_entropy": ".functional",
     "linear_kl": ".functional",
+    "linear_logsumexp": ".functional",
     "AttentionKLLoss": ".modules",
     "LinearKLLoss": ".modules",
     "attention_backward": ".partial",

@@ -13,29 +13,33 @@ from ._options import bad
 
 Array = Any  # np.ndarray; numpy's own alias needs a newer numpy than we do
 
+_INTEGERS = {"int32": _c.I32, "int64": _c.I64}
 DTYPES = {"float32": _c.F32, "bfloat16": _c.BF16, "float16": _c.F16}
 
 
 class Call:
     """The arrays of one call. operands: by name, in the order of _c.OPERANDS."""
 
-    def __init__(self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None) -> None:
-        arrays: List[Any] = [_operand(name, array) for name, array in operands.items()]
+    def __init__(self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None, labels=None) -> None:
+        arrays: List[Any] = [
+            None if array is None and labels is not None else _operand(name, array) for name, array in operands.items()
+        ]
         self.operands, self.names = operands, list(operands)
         self.rows = arrays[0].shape[:-1]  # as people see them
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
-            if arrays[3].shape[:-1] != self.rows:
+            if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
                 hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
                 rule = f"its leading dimensions must be those of x_s, {self.rows}{hint}"
                 raise bad("x_t.shape", arrays[3].shape, rule)
-            arrays[0], arrays[3] = (x.reshape(-1, x.shape[-1]) for x in (arrays[0], arrays[3]))
+            arrays[0], arrays[3] = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (arrays[0], arrays[3]))
         self.flat = arrays[0].shape[:-1]  # as C sees them
         over = [("weight", weight, _weight), ("begin", begin, _bound), ("end", end, _bound)]
         more = [
             None if x is None else self._over_rows(name, check(name, np.asarray(x)), use) for name, x, check in over
         ]
         self.weight = more[0]
-        self.arrays = [*arrays, *more]
+        self.labels = None if labels is None else self._labels(np.asarray(labels))
+        self.arrays = [*arrays, *more, self.labels]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -50,6 +54,13 @@ class Call:
             raise bad(f"{name}.shape", array.shape, rule) from None
         return np.ascontiguousarray(full.reshape(self.flat))
 
+    def _labels(self, array: Array) -> Array:
+        if array.dtype.kind not in "iu":
+            raise bad("labels.dtype", array.dtype.name, "it must hold integers", TypeError)
+        if array.shape != self.rows:
+            raise bad("labels.shape", array.shape, f"it must be that of the rows, {self.rows}")
+        return np.ascontiguousarray(array.reshape(self.flat), np.int64)
+
     def gradients(self, wanted: Sequence[str]) -> List[Optional[Array]]:
         """Room for the gradients, in the order of _c.OPERANDS."""
         return [np.empty(x.shape, np.float32) if n in wanted else None for n, x in zip(self.names, self.arrays)]
@@ -60,7 +71,7 @@ class Call:
 
 
 def row_arrays(wanted: Sequence[str], shape: Tuple[int, ...]) -> Dict[str, Array]:
-    return {name: np.empty(shape, np.float32) for name in wanted}
+    return {name: np.empty(shape, np.int32 if name in _c.INTEGER_ROWS else np.float32) for name in wanted}
 
 
 def row_views(rows: Any) -> List[Optional[bytes]]:
@@ -71,7 +82,7 @@ def row_views(rows: Any) -> List[Optional[bytes]]:
 def view(array: Optional[Array]) -> Optional[bytes]:
     if array is None:
         return None
-    dtype = _c.I32 if array.dtype == np.int32 else DTYPES[array.dtype.name]
+    dtype = _INTEGERS[array.dtype.name] if array.dtype.kind == "i" else DTYPES[array.dtype.name]
     return _call.view(array.ctypes.data, dtype, array.shape, [step // array.itemsize for step in array.strides])
 
 

@@ -19,14 +19,21 @@ from torch import Tensor
 
 from . import _c, _ops
 from ._ops import INPUTS, OPERANDS, row_bits
-from ._options import DIVERGENCE, Options
+from ._options import DIVERGENCE, IGNORE_INDEX, TEMPERATURE, Options
 
 _LSES = row_bits("m_s", "m_t", "l_s", "l_t")
 
 
-def saved_rows(options: Options) -> int:
+def saved_rows(options: Options, teacher: bool = True, labels: bool = False) -> int:
     """Bits of the row results that a backward of these options reads."""
-    return _LSES | (row_bits("loss") if options[DIVERGENCE] in _c.ONE_SWEEP else row_bits("kl_s", "kl_t"))
+    rows = _LSES if teacher else row_bits("m_s", "l_s")
+    if labels and options[TEMPERATURE] != 1:
+        rows |= row_bits("l1_s")
+    if not teacher:
+        return rows
+    if options[DIVERGENCE] in _c.ONE_SWEEP:  # with labels the loss is more than the divergence
+        return rows | row_bits("kl" if labels else "loss")
+    return rows | row_bits("kl_s", "kl_t")
 
 
 class _Function(torch.autograd.Function):
@@ -125,7 +132,7 @@ class Rows(_Function):
         ctx.set_materialize_grads(False)
         made = iter(output[1:])
         found = [(i, next(made)) for i in range(len(_c.ROWS)) if rows >> i & 1]
-        kept = saved_rows(ctx.options)
+        ctx.kept = kept = saved_rows(ctx.options, inputs[3] is not None, inputs[INPUTS - 1] is not None)
         ctx.save_for_backward(*inputs[:INPUTS], *[t for i, t in found if kept >> i & 1])
 
     @staticmethod
@@ -133,7 +140,9 @@ class Rows(_Function):
         if g is None:
             return (None,) * (INPUTS + 4)
         saved = ctx.saved_tensors
+        labels, rows = saved[INPUTS - 1], ctx.kept
+        if labels is not None and saved[OPERANDS] is None:  # such rows take no part, also where a weight is given
+            g = g.masked_fill(labels == ctx.options[IGNORE_INDEX], 0)
         inputs = (*saved[:OPERANDS], g, *saved[OPERANDS + 1 : INPUTS])
-        rows = saved_rows(ctx.options)
         grads = _Recompute.apply(*inputs, ctx.options, rows, ctx.need, ctx.wide, *saved[INPUTS:])
         return tuple(_results(grads, ctx.need, INPUTS + 4))

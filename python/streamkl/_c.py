@@ -12,7 +12,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from importlib.resources import files
 from struct import Struct
 
-F32, BF16, F16, I32 = range(4)
+F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR = range(2)
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
@@ -56,20 +56,27 @@ PROBLEM = Layout(
     "begin:T end:T weight:T "
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
-    "skew:d alpha:d"
+    "skew:d alpha:d labels_at:P num_items:d"
+)
+
+# struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
+LABELS = Layout(
+    "struct_size:N labels:T label_weight:d kl_weight:d lse_weight:d ignore_index:q label_smoothing:d z_loss:d"
 )
 
 # struct skl_outputs. The gradients have the names of their operands.
 OUTPUTS = Layout(
     "struct_size:N value:P loss:T lse_s:T lse_t:T kl_s:T kl_t:T "
     "a_s:T b_s:T bias_s:T a_t:T b_t:T bias_t:T "
-    "m_s:T m_t:T l_s:T l_t:T"
+    "m_s:T m_t:T l_s:T l_t:T "
+    "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
 OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
-INPUTS = (*OPERANDS, "weight", "begin", "end")
-ROWS = ("loss", "lse_s", "lse_t", "kl_s", "kl_t", "m_s", "m_t", "l_s", "l_t")
+INPUTS = (*OPERANDS, "weight", "begin", "end", "labels")
+ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
+INTEGER_ROWS = ("top1_s", "top1_t")
 
 # struct skl_state: that many doubles a row
 STATE = 6

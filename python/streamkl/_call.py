@@ -48,9 +48,26 @@ def _watch(caught: List[BaseException]) -> Generator[int, None, None]:
 
 
 # What a call adds to options and tensors, and the way from all of these to the fields in C's order.
-_CALL = ("struct_size", "threads", "progress", "progress_data", "stream", "workspace", "workspace_bytes", "reserved")
+_CALL = (
+    "struct_size",
+    "threads",
+    "progress",
+    "progress_data",
+    "stream",
+    "workspace",
+    "workspace_bytes",
+    "reserved",
+    "labels_at",
+)
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
 _in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
+_LABELS = [_PLACE[name] for name in _c.LABELS.names[2:]]
+
+
+class _Packed(bytes):
+    """struct skl_problem, with what it points to."""
+
+    labels: object = None
 
 
 def _problem(
@@ -63,8 +80,18 @@ def _problem(
     workspace_bytes: int = 0,
 ) -> bytes:
     """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
-    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0)
-    return _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
+    labels, at = views[-1], 0
+    if labels is not None:
+        packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
+        kept = ctypes.create_string_buffer(packed, len(packed))
+        at = ctypes.addressof(kept)
+    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0, at)
+    problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
+    if labels is None:
+        return problem
+    problem = _Packed(problem)
+    problem.labels = kept
+    return problem
 
 
 _FIRST = 5  # of _c.ROWS come before the gradients in struct skl_outputs, the others after them
@@ -152,7 +179,7 @@ def finish(
         for lead in (shape, columns)
         for width in widths
     )
-    problem = _problem((a_s, b_s, None, a_t, b_t, None, weight, None, None), options, 1, None, stream)
+    problem = _problem((a_s, b_s, None, a_t, b_t, None, weight, None, None, None), options, 1, None, stream)
     status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
     if status != _c.OK:
         raise error_of(status, options[USE])

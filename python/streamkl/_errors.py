@@ -23,7 +23,8 @@ Shape = Tuple[int, ...]
 
 def in_python_words(sentence: str, use: int) -> str:
     names = {**_BOTH, **_OPERANDS[use]}
-    return _NAME.sub(lambda match: names[match.group(1)], sentence).replace("columns = 0 with", "columns = None with")
+    sentence = sentence.replace("labels.ids", "labels").replace("columns = 0 with", "columns = None with")
+    return _NAME.sub(lambda match: names[match.group(1)], sentence)
 
 
 def _fit(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> bool:

@@ -29,27 +29,30 @@ def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
     weight = None if weight is None else _weight(weight, rows, True)
     begin = None if begin is None else _bound("begin", begin, rows)
     end = None if end is None else _bound("end", end, rows)
-    return q_s, k_s, None, q_t, k_t, None, weight, begin, end
+    return q_s, k_s, None, q_t, k_t, None, weight, begin, end, None
 
 
-def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight) -> Inputs:
-    """C takes one to three leading dimensions: others become one, and results have to be reshaped."""
+def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> Inputs:
+    """C takes one to three leading dimensions: others become one, and results have to be reshaped. Without a teacher
+    x_t and w_t are None."""
     for name, t in (("x_s", x_s), ("w_s", w_s), ("x_t", x_t), ("w_t", w_t)):
-        _check(name, t)
+        if t is not None or name.endswith("_s") or labels is None:
+            _check(name, t)
     for name, t in (("bias_s", bias_s), ("bias_t", bias_t)):
         if t is not None:
             _check(name, t)
     _refuse_tangents(x_s, w_s, x_t, w_t, bias_s, bias_t)
     rows = x_s.shape[:-1]
     weight = None if weight is None else _weight(weight, rows, False)
+    labels = None if labels is None else _labels(labels, rows)
     if not 2 <= x_s.dim() <= 4:
-        if x_t.shape[:-1] != rows:
+        if x_t is not None and x_t.shape[:-1] != rows:
             hint = order_hint(_c.LINEAR, *[tuple(t.shape) for t in (x_s, w_s, x_t, w_t)])
             rule = f"its leading dimensions must be those of x_s, {tuple(rows)}{hint}"
             raise bad("x_t.shape", tuple(x_t.shape), rule)
-        x_s, x_t = x_s.reshape(-1, x_s.shape[-1]), x_t.reshape(-1, x_t.shape[-1])
-        weight = None if weight is None else weight.reshape(-1)
-    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None
+        x_s, x_t = (None if t is None else t.reshape(-1, t.shape[-1]) for t in (x_s, x_t))
+        weight, labels = (None if t is None else t.reshape(-1) for t in (weight, labels))
+    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None, labels
 
 
 def gradients_wanted(operands: Sequence[Optional[Tensor]]) -> Tuple[int, int]:
@@ -122,6 +125,15 @@ def _bound(name: str, t: Any, rows) -> Tensor:
             t = t.masked_fill(t < 0, 2**63 - 1)
         t = t.to(torch.int64).clamp(0, 2**31 - 1)
     return _over_rows(name, t.to(torch.int32), rows, True)
+
+
+def _labels(t: Any, rows) -> Tensor:
+    _check_tensor("labels", t)
+    if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
+        raise bad("labels.dtype", t.dtype, "it must hold integers", TypeError)
+    if t.shape != rows:
+        raise bad("labels.shape", tuple(t.shape), f"it must be that of the rows, {tuple(rows)}")
+    return t if t.dtype in (torch.int32, torch.int64) else t.to(torch.int64)
 
 
 def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:

@@ -26,7 +26,13 @@ from ._options import FIELDS, SCHEMA, Options
 OPERANDS, INPUTS = len(_c.OPERANDS), len(_c.INPUTS)
 END = INPUTS + len(FIELDS)  # of inputs and options among an operator's arguments
 
-_DTYPES = {torch.float32: _c.F32, torch.bfloat16: _c.BF16, torch.float16: _c.F16, torch.int32: _c.I32}
+_DTYPES = {
+    torch.float32: _c.F32,
+    torch.bfloat16: _c.BF16,
+    torch.float16: _c.F16,
+    torch.int32: _c.I32,
+    torch.int64: _c.I64,
+}
 
 
 def row_bits(*names: str) -> int:
@@ -71,7 +77,11 @@ def _work(a: Tensor, b: Tensor) -> float:
 
 
 def _row_tensors(shape, bits: int, device) -> List[Tensor]:
-    return [torch.empty(shape, dtype=torch.float32, device=device) for i in range(len(_c.ROWS)) if bits >> i & 1]
+    return [
+        torch.empty(shape, dtype=torch.int32 if name in _c.INTEGER_ROWS else torch.float32, device=device)
+        for i, name in enumerate(_c.ROWS)
+        if bits >> i & 1
+    ]
 
 
 def _gradients(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> List[Tensor]:
@@ -189,8 +199,8 @@ def _finish(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
 
 _library = torch.library.Library("streamkl", "DEF")
 _TENSORS = (
-    "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor a_t, Tensor b_t, Tensor? bias_t, "
-    "Tensor? weight, Tensor? begin, Tensor? end"
+    "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor? a_t, Tensor? b_t, Tensor? bias_t, "
+    "Tensor? weight, Tensor? begin, Tensor? end, Tensor? labels"
 )
 
 

@@ -102,6 +102,22 @@ def _of_divergence(name: str, value: object) -> float:
     return 0.0 if value is None else _number(name, value)
 
 
+def _finite(name: str, value: object) -> float:
+    number = _number(name, value)
+    if not -math.inf < number < math.inf:
+        raise bad(name, value, "it must be finite")
+    return number
+
+
+def _items(name: str, value: object) -> float:
+    """HF's num_items_in_batch may be a tensor of one integer."""
+    return 0.0 if value is None else _positive(name, value)
+
+
+def _index(name: str, value: object) -> int:
+    return _whole(name, value, "it must be an integer")
+
+
 def _whole(name: str, value: Any, rule: str) -> int:
     if type(value) is int or type(value).__name__ == "SymInt":  # SymInt: a size that torch.compile does not know yet
         number = value
@@ -217,6 +233,13 @@ class AttentionOptions(_Options, total=False):
 
 class LinearOptions(_Options, total=False):
     temperature: Annotated[float, Option(1.0, "float", _positive)]
+    label_weight: Annotated[float, Option(0.0, "float", _finite)]
+    kl_weight: Annotated[float, Option(1.0, "float", _finite)]
+    ignore_index: Annotated[int, Option(-100, "int", _index)]
+    num_items: Annotated[Optional[float], Option(None, "float", _items)]
+    label_smoothing: Annotated[float, Option(0.0, "float", _share)]
+    z_loss: Annotated[float, Option(0.0, "float", _finite)]
+    lse_weight: Annotated[float, Option(0.0, "float", _finite)]
 
 
 # ---- what is derived from it
@@ -237,10 +260,12 @@ _TYPES = {
     for field in option.fields or (name,)
 }
 # The options as they go to the torch operators and to C: one number for each of these fields, in C's order.
-FIELDS: List[str] = [name for name in _c.PROBLEM.names if name == "use" or name in _TYPES]
+FIELDS: List[str] = [name for name in (*_c.PROBLEM.names, *_c.LABELS.names) if name == "use" or name in _TYPES]
 SCHEMA = ", ".join(f"{_TYPES.get(name, 'int')} {name}" for name in FIELDS)
 Options = Tuple[Any, ...]  # the values of FIELDS
-USE, DIVERGENCE, COLUMNS, THREADS = (FIELDS.index(name) for name in ("use", "divergence", "columns", "threads"))
+USE, DIVERGENCE, COLUMNS, THREADS, TEMPERATURE, IGNORE_INDEX = (
+    FIELDS.index(name) for name in ("use", "divergence", "columns", "threads", "temperature", "ignore_index")
+)
 
 
 def _place(name: str, option: Option):
@@ -309,8 +334,6 @@ def _settle(made: List[Any], given: Mapping[str, Any]) -> None:
 # What people reach for who come from other libraries, and what there is.
 _MASKS = "weight= masks queries ([B, N] or [B, H, N]), begin= and end= say which keys a query sees"
 _INSTEAD = {
-    "labels": "weight=labels != -100 leaves tokens out; there is no cross-entropy here",
-    "ignore_index": "weight=labels != ignore_index leaves tokens out",
     "mask": "weight= takes a bool mask over the tokens",
     "cu_seqlens": "packed tokens need no boundaries in linear_kl",
     "scale": "each side has its own, scale_s= and scale_t=",

@@ -3,22 +3,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Optional, Sequence, Tuple, Union
 
+import torch
 from torch import Tensor
 
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows
+from ._details import make_details, refuse_without_labels, wanted_rows
 from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs
 from ._ops import OPERANDS, row_bits
-from ._options import AttentionOptions, LinearOptions, Options, make_options, show_options
+from ._options import IGNORE_INDEX, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor]]
-
-_LOSS, _LSES = row_bits("loss"), row_bits("lse_s", "lse_t")
+Details = Dict[str, Tensor]
+Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor], Tuple[Tensor, Details]]
 
 
 @show_options(_c.ATTENTION)
@@ -67,7 +68,8 @@ def attention_kl(
     """
     made = make_options(_c.ATTENTION, options)
     inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end)
-    return _divergence(inputs, made, options.get("reduction") == "none", return_lse)
+    loss, rows = _divergence(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
+    return (loss, rows["lse_s"], rows["lse_t"]) if return_lse else loss
 
 
 @show_options(_c.LINEAR)
@@ -80,6 +82,8 @@ def linear_kl(
     weight: Optional[Tensor] = None,
     bias_s: Optional[Tensor] = None,
     bias_t: Optional[Tensor] = None,
+    labels: Optional[Tensor] = None,
+    details: Sequence[str] = (),
     return_lse: bool = False,
     **options: Unpack[LinearOptions],
 ) -> Result:
@@ -90,8 +94,17 @@ def linear_kl(
         contiguous is copied.
     weight: over the tokens, broadcast to x_s.shape[:-1]; numbers or a bool mask. Weight 0 costs nothing.
     bias_s, bias_t: [V], added to the product.
+    labels: integers over the tokens, x_s.shape[:-1]: the row's loss is kl_weight divergence + label_weight CE, with the
+        cross-entropy of the student's logits at temperature 1. A token whose label is ignore_index takes no part; with
+        a weight, that decides, and an ignored label only has no CE.
+    details: names of what is to be told of each token, without gradient: the result is then (loss, dict). kl, ce, lse_s,
+        lse_t, entropy_s, entropy_t, logprob_s, logprob_t (of the label, at temperature 1), top1_s, top1_t (ids), agree,
+        reverse (KL the other way), jsd, tv; and sum and count, of weight loss and of the weights, over all tokens.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), f32, not differentiable.
 
+    label_weight, kl_weight, ignore_index: see labels. T^2 of the usual recipe is kl_weight=T**2.
+    num_items: the denominator of a mean (Hugging Face's num_items_in_batch); None is the sum of the weights.
+    label_smoothing, z_loss: CE as torch's with label_smoothing, plus z_loss LSE^2. lse_weight: LSE itself, added.
     temperature: logits are divided by it. Neither loss nor gradient is multiplied by its square.
     divergence, beta, skew, alpha: as in attention_kl.
     reduction: "mean" is sum(weight loss) / sum(weight), without weight a division by the number of tokens (0, not NaN,
@@ -106,28 +119,125 @@ def linear_kl(
     gradient in f32 (w_s.grad_dtype = torch.float32) gets it in f32. With mean and sum they are made in the forward
     call; with none they are recomputed in backward.
     """
+    if labels is None:
+        refuse_without_labels(options)
+    if details and return_lse:
+        raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
     made = make_options(_c.LINEAR, options)
-    inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight)
-    found = _divergence(inputs, made, options.get("reduction") == "none", return_lse)
-    if 2 <= x_s.dim() <= 4:
-        return found
-    shaped = [t.reshape(x_s.shape[:-1]) if t.dim() else t for t in (found if isinstance(found, tuple) else (found,))]
-    return (shaped[0], shaped[1], shaped[2]) if return_lse else shaped[0]
+    inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels)
+    names = ("lse_s", "lse_t") if return_lse else wanted_rows(details, labels is not None)
+    loss, rows = _shaped(x_s, *_divergence(inputs, made, options.get("reduction") == "none", names))
+    if details:
+        return loss, _told(details, rows, inputs, made)
+    return (loss, rows["lse_s"], rows["lse_t"]) if return_lse else loss
 
 
-def _divergence(inputs: Inputs, options: Options, by_row: bool, return_lse: bool) -> Result:
+def linear_cross_entropy(
+    x: Tensor,
+    w: Tensor,
+    labels: Tensor,
+    *,
+    bias: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    weight: Optional[Tensor] = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    columns: Optional[int] = None,
+    reduction: str = "mean",
+    num_items: Optional[float] = None,
+    details: Sequence[str] = (),
+    threads: int = 0,
+    isa: Optional[str] = None,
+    workspace_limit: Optional[int] = None,
+    skip_below: float = 0.0,
+) -> Union[Tensor, Tuple[Tensor, Details]]:
+    """Cross-entropy of softmax(x w^T) with labels, straight from hidden states: no [tokens, vocabulary] is stored.
+
+    x [..., D], w [V, D] (lm_head.weight), labels [...]: integers; a token with label ignore_index takes no part, or,
+        where a weight is given, has no cross-entropy.
+    weight: over the tokens, as in linear_kl. Weights of classes are refused.
+    label_smoothing: as in torch.nn.functional.cross_entropy. z_loss: adds z_loss LSE^2 to a token's loss.
+    bias, scale, softcap, columns, reduction, num_items, details: as in linear_kl; details are those of a student.
+    """
+    if weight is not None and weight.shape == w.shape[:1] and weight.shape != labels.shape:
+        raise bad(
+            "weight.shape", tuple(weight.shape), "weights of classes are not supported: weight is over the tokens"
+        )
+    made = make_options(
+        _c.LINEAR,
+        dict(
+            label_weight=1.0,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            scale_s=scale,
+            softcap_s=softcap,
+            columns=columns,
+            reduction=reduction,
+            num_items=num_items,
+            threads=threads,
+            isa=isa,
+            workspace_limit=workspace_limit,
+            skip_below=skip_below,
+        ),
+    )
+    inputs = linear_inputs(x, w, None, None, bias, None, weight, labels)
+    loss, rows = _shaped(x, *_divergence(inputs, made, reduction == "none", wanted_rows(details, True, teacher=False)))
+    return (loss, _told(details, rows, inputs, made)) if details else loss
+
+
+def linear_logsumexp(
+    x: Tensor,
+    w: Tensor,
+    *,
+    bias: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    columns: Optional[int] = None,
+    threads: int = 0,
+) -> Tensor:
+    """log sum_j exp z[i,j] of z = x w^T, one number a token, x.shape[:-1], differentiable; nothing is stored."""
+    labels = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+    numbers = dict(scale_s=scale, softcap_s=softcap, columns=columns, threads=threads)
+    made = make_options(_c.LINEAR, dict(lse_weight=1.0, reduction="sum", **numbers))
+    inputs = linear_inputs(x, w, None, None, bias, None, None, labels)
+    return _shaped(x, *_divergence(inputs, made, True, ()))[0]
+
+
+def _told(details: Sequence[str], rows: Details, inputs: Inputs, options: Options) -> Details:
+    weight, labels = inputs[OPERANDS], inputs[-1]
+    shape = next(iter(rows.values())).shape
+    ignored = None if labels is None else (labels == options[IGNORE_INDEX]).reshape(shape)
+    return make_details(details, rows, None if weight is None else weight.reshape(shape), ignored)
+
+
+def _shaped(x: Tensor, loss: Tensor, rows: Details) -> Tuple[Tensor, Details]:
+    """C takes one to three leading dimensions of rows; here they are those of x again."""
+    if 2 <= x.dim() <= 4:
+        return loss, rows
+    shape = x.shape[:-1]
+    return loss.reshape(shape) if loss.dim() else loss, {name: t.reshape(shape) for name, t in rows.items()}
+
+
+def _divergence(inputs: Inputs, options: Options, by_row: bool, names: Sequence[str]) -> Tuple[Tensor, Details]:
+    """The loss, reduced or not, and the row results of these names."""
     need, wide = gradients_wanted(inputs[:OPERANDS])
-    rows = _LSES if return_lse else 0
+    bits = row_bits(*names)
     if by_row:
-        rows |= _LOSS
+        bits |= row_bits("loss")
         if need:
-            _, loss, *lse = Rows.apply(*inputs, options, rows | saved_rows(options), need, wide)
+            bits |= saved_rows(options, inputs[3] is not None, inputs[-1] is not None)
+            _, *rows = Rows.apply(*inputs, options, bits, need, wide)
         else:
-            _, loss, *lse = _ops.value(*inputs, *options, rows)
-        weight = inputs[OPERANDS]
-        loss = loss if weight is None else loss * weight
+            _, *rows = _ops.value(*inputs, *options, bits)
     elif need:
-        loss, *lse = Reduced.apply(*inputs, options, rows, need, wide)
+        loss, *rows = Reduced.apply(*inputs, options, bits, need, wide)
     else:
-        loss, *lse = _ops.value(*inputs, *options, rows)
-    return (loss, lse[0], lse[1]) if return_lse else loss
+        loss, *rows = _ops.value(*inputs, *options, bits)
+    found = dict(zip([name for i, name in enumerate(_c.ROWS) if bits >> i & 1], rows))
+    if by_row:
+        weight = inputs[OPERANDS]
+        loss = found["loss"] if weight is None else found["loss"] * weight
+    return loss, {name: found[name].detach() for name in names}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -65,8 +65,9 @@ class LinearKLLoss(_Loss):
         weight: Optional[Tensor] = None,
         bias_s: Optional[Tensor] = None,
         bias_t: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        details: Sequence[str] = (),
         return_lse: bool = False,
     ) -> Result:
-        return linear_kl(
-            x_s, w_s, x_t, w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, return_lse=return_lse, **self.options
-        )
+        more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, details=details, return_lse=return_lse)
+        return linear_kl(x_s, w_s, x_t, w_t, **more, **self.options)

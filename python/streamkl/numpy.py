@@ -13,8 +13,18 @@ import numpy as np
 
 from . import _c, _call
 from ._arrays import Array, Call, row_arrays, row_views, view
+from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
-from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._options import (
+    DIVERGENCE,
+    IGNORE_INDEX,
+    AttentionOptions,
+    LinearOptions,
+    Options,
+    bad,
+    make_options,
+    show_options,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +40,7 @@ __all__ = [
     "attention_partial",
     "finish",
     "linear_backward",
+    "linear_cross_entropy",
     "linear_kl",
     "linear_partial",
     "merge",
@@ -41,9 +52,9 @@ def _attention(q_s, k_s, q_t, k_t, weight, begin, end) -> Call:
     return Call(_c.ATTENTION, operands, weight, begin, end)
 
 
-def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight) -> Call:
+def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> Call:
     operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": x_t, "w_t": w_t, "bias_t": bias_t}
-    return Call(_c.LINEAR, operands, weight)
+    return Call(_c.LINEAR, operands, weight, labels=labels)
 
 
 @show_options(_c.ATTENTION)
@@ -78,18 +89,57 @@ def linear_kl(
     weight: Optional[Array] = None,
     bias_s: Optional[Array] = None,
     bias_t: Optional[Array] = None,
+    labels: Optional[Array] = None,
+    details: Sequence[str] = (),
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[LinearOptions],
 ) -> Result:
-    """streamkl.linear_kl for arrays: a float, or with reduction "none" an array of x_s.shape[:-1]. grads as above."""
-    return _divergence(_linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight), _c.LINEAR, options, return_lse, grads)
+    """streamkl.linear_kl for arrays: a float, or with reduction "none" an array of x_s.shape[:-1]. grads as above. With
+    details, the result is (loss, dict), or with grads ((loss, dict), gradients)."""
+    if labels is None:
+        refuse_without_labels(options)
+    if details and return_lse:
+        raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
+    call = _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels)
+    return _divergence(call, _c.LINEAR, options, return_lse, grads, details)
 
 
-def _divergence(call: Call, use: int, given: Mapping[str, Any], return_lse: bool, grads: Sequence[str]) -> Result:
+def linear_cross_entropy(
+    x: Array,
+    w: Array,
+    labels: Array,
+    *,
+    bias: Optional[Array] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    weight: Optional[Array] = None,
+    details: Sequence[str] = (),
+    grads: Sequence[str] = (),
+    **options: Any,
+) -> Result:
+    """streamkl.linear_cross_entropy for arrays. grads: of "x", "w" and "bias"."""
+    names = {"x": "x_s", "w": "w_s", "bias": "bias_s"}
+    check_grads(grads, {"x": x, "w": w, "bias": bias})
+    call = _linear(x, w, None, None, bias, None, weight, labels)
+    given = dict(label_weight=1.0, scale_s=scale, softcap_s=softcap, **options)
+    result: Any = _divergence(call, _c.LINEAR, given, False, [names[name] for name in grads], details, teacher=False)
+    return (result[0], {name: result[1][names[name]] for name in grads}) if grads else result
+
+
+def _divergence(
+    call: Call,
+    use: int,
+    given: Mapping[str, Any],
+    return_lse: bool,
+    grads: Sequence[str],
+    details: Sequence[str] = (),
+    teacher: bool = True,
+) -> Result:
     options = make_options(use, given)
     check_grads(grads, call.operands)
-    rows = row_arrays(("loss", "lse_s", "lse_t") if return_lse else ("loss",), call.flat)
+    told = ("lse_s", "lse_t") if return_lse else wanted_rows(details, call.labels is not None, teacher)
+    rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)
     if grads:
         places = [view(g) for g in made]
@@ -98,6 +148,10 @@ def _divergence(call: Call, use: int, given: Mapping[str, Any], return_lse: bool
         value = _call.value(call.views, call.work, options, 0, row_views(rows))
     if given.get("reduction") == "none":
         value = (rows["loss"] if call.weight is None else rows["loss"] * call.weight).reshape(call.rows)
+    if details:
+        ignored = None if call.labels is None else call.labels == options[IGNORE_INDEX]
+        shaped = make_details(details, rows, call.weight, ignored)
+        value = (value, {name: x.reshape(call.rows) if np.ndim(x) else x for name, x in shaped.items()})
     if return_lse:
         value = (value, rows["lse_s"].reshape(call.rows), rows["lse_t"].reshape(call.rows))
     return (value, call.by_name(made)) if grads else value

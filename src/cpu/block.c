@@ -32,6 +32,8 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, int64
         block->weight[i] = weight;
         struct skl_range range = skl_row_range(w, at);
         block->lo[i] = range.lo, block->hi[i] = range.hi;
+        if (block->label)
+            block->label[i] = skl_row_label(w, at);
         block->n++;
     }
     return next;
@@ -103,6 +105,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
     float *line = w->scratch.line;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
+        if (!s->dim)
+            continue;
         const struct skl_products *products = run->plan.products[side];
         char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
         for (int i = 0; i < nr; i++) {

@@ -36,9 +36,10 @@ static void kept_factors(const struct skl_run *run, const struct skl_block *bloc
     }
 }
 
-static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_t tile, int panel, int n,
+static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_t tile, int panel, int j0, int n,
                      float *const y[2])
 {
+    int64_t first = tile * SKL_BK + j0;
     const struct skl_run *run = w->run;
     const struct skl_work *work = run->work;
     const struct skl_kernels *k = run->plan.kernels;
@@ -46,12 +47,19 @@ static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_
         struct skl_panel_factors f = block->factors[panel];
         kept_factors(run, block, tile, panel, &f);
         k->dz_kept(n, y[0], y[1], run->plan.keep, &f);
+        if (block->labels)
+            skl_add_labels(w, block, panel, first, n, y[work->student]);
         return;
     }
     for (int side = 0; side < 2; side++) /* the softcap's derivative is a function of the logits that dz overwrites */
         if (work->side[side].softcap > 0 && (work->grads & 1 << side))
             memcpy(w->scratch.capped[side], y[side], (size_t)(n * k->nr) * sizeof(float));
+    int labels = block->labels && (work->grads & 1 << work->student);
+    if (labels)
+        skl_temper(w, block, panel, y[work->student], n);
     k->form[work->form].dz(n, y[0], y[1], work->grads, &block->factors[panel]);
+    if (labels)
+        skl_add_labels(w, block, panel, first, n, y[work->student]);
     for (int side = 0; side < 2; side++)
         if (work->side[side].softcap > 0 && (work->grads & 1 << side))
             k->softcap_back(n, w->scratch.capped[side], (float)work->side[side].softcap, y[side]);
@@ -70,7 +78,8 @@ static int mark_panel(const struct skl_run *run, const struct skl_block *block, 
     if (j0 >= j1)
         return 0;
     for (int i = 0; i < k->nr; i++) {
-        float x = (float)run->work->skip_below * fabsf(block->factors[panel].g[side][i]);
+        const struct skl_panel_factors *f = &block->factors[panel];
+        float x = (float)run->work->skip_below * (fabsf(f->g[side][i]) + fabsf(f->own[side][i]));
         limit[i] = x <= FLT_MAX ? x : 0; /* NaN would let the zeros behind j1 pass */
     }
     memset(dz + j1 * k->nr, 0, (size_t)((end - j1) * k->nr) * sizeof *dz);
@@ -90,7 +99,7 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         float *const from_j0[2] = {at[0] + j0 * nr, at[1] + j0 * nr};
         if (j0 < j1) {
             int lo[SKL_NR_MAX], hi[SKL_NR_MAX];
-            dz_panel(w, block, tile, panel, j1 - j0, from_j0);
+            dz_panel(w, block, tile, panel, j0, j1 - j0, from_j0);
             int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
             for (int i = block->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* blocks without a row */
             if (masked) /* 0, also when the row is NaN */

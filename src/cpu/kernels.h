@@ -38,11 +38,27 @@ struct skl_panel_factors {
     float m[2][SKL_NR_MAX];     /* exponentials are taken as e = 2^{unit (x - m)} */
     float prob[2][SKL_NR_MAX];  /* e prob = the probability: 1 / l */
     float g[2][SKL_NR_MAX];     /* upstream gradient of the row, times the side's scale and slope (divergence.h) */
+    float own[2][SKL_NR_MAX];   /* labels: dz has this times the probability of the side more */
     float c[2][SKL_NR_MAX];     /* what the gradient subtracts; of a KL in base 2 */
     float gap[SKL_NR_MAX];      /* log2 l_Q - log2 l_P */
     float power[2][SKL_NR_MAX]; /* alpha-beta: l^-(alpha + beta) */
     float unit[2];
     float param[2]; /* the divergence's number of each side */
+};
+
+/* What a row can tell beyond its divergence, of one side; see kernels/details.h. */
+enum skl_want {
+    SKL_WANT_ENTROPY = 1, /* l, moment */
+    SKL_WANT_L1 = 2,
+    SKL_WANT_TOP1 = 4,
+    SKL_WANT_SUM = 8,
+    SKL_WANT_LABEL = 16 /* the executor's own */
+};
+struct skl_panel_details {
+    float m[SKL_NR_MAX]; /* the largest score */
+    double l[SKL_NR_MAX], moment[SKL_NR_MAX], l1[SKL_NR_MAX], sum[SKL_NR_MAX];
+    int64_t top[SKL_NR_MAX]; /* the column of m */
+    float label[SKL_NR_MAX]; /* the label's score; -inf: not seen yet */
 };
 
 /* What push_kl leaves in the two logit tiles. */
@@ -104,7 +120,8 @@ struct skl_products {
 };
 
 /* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has bit
- * 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL has no second sum. */
+ * 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL needs no second sweep: its sum is KL(Q || P), for
+ * those who ask for the other way too. */
 struct skl_form_kernels {
     void (*sum)(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
                 struct skl_panel_state *state);
@@ -130,10 +147,17 @@ struct skl_kernels {
     /* The first sweep: of a KL, and of everything else. */
     void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep,
                     struct skl_panel_state *state);
-    void (*push_lse)(int n, const float *x_p, const float *x_q, const float unit[2], struct skl_panel_state *state);
+    void (*push_lse)(int n, const float *x, float unit, int side, struct skl_panel_state *state);
     /* dz over what push_kl kept, and over scores. */
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
     struct skl_form_kernels form[SKL_FORMS];
+
+    /* Beyond the divergence: 'want' has bits of enum skl_want, 'first' is the number of the tile's first column. */
+    void (*details)(int n, const float *x, int64_t first, int want, float unit, float unit1,
+                    struct skl_panel_details *d);
+    void (*tempered)(int n, const float *x, const float *m, float unit1, const float *factor,
+                     float *y);                        /* y = factor 2^{unit1 (x - m)} */
+    void (*add_tile)(int n, const float *x, float *y); /* y += x */
 
     /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,

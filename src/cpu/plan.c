@@ -60,7 +60,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->da[i] = s->grad_a.data
                            ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
                            : NULL;
-        block->y[i] = plan->kept_tiles ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
+        block->y[i] = plan->kept_tiles && s->dim ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
         int marks = (w->grads & 1 << i) && !plan->by_tile;
         block->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
@@ -70,6 +70,16 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
     block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->tiles) : NULL;
     block->states = take(memory, &at, (int64_t)sizeof *block->states * plan->panels * plan->chunks);
+    int64_t each = (int64_t)plan->panels * plan->chunks;
+    for (int i = 0; i < 2; i++)
+        block->details[i] = plan->details[i] ? take(memory, &at, (int64_t)sizeof **block->details * each) : NULL;
+    for (int i = 0; i < SKL_OTHERS; i++)
+        block->others[i] = plan->others & 1 << i ? take(memory, &at, (int64_t)sizeof **block->others * each) : NULL;
+    int labels = w->labels.ids.data != NULL;
+    block->labels = labels ? take(memory, &at, (int64_t)sizeof *block->labels * plan->panels) : NULL;
+    block->label = labels ? take(memory, &at, 8 * rows) : NULL;
+    if (!w->side[0].dim) /* without a teacher: never used, but an address */
+        block->y[0] = block->y[1];
     block->factors = take(memory, &at, (int64_t)sizeof *block->factors * plan->panels);
     block->row = take(memory, &at, 8 * rows);
     block->lo = take(memory, &at, 8 * rows);
@@ -100,6 +110,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->columns[i] = take(memory, &at, columns);
         scratch->y[i] = take(memory, &at, one ? tile : tile * plan->panels);
         scratch->capped[i] = grad && w->side[i].softcap > 0 ? take(memory, &at, tile) : NULL;
+        if (i == w->student)
+            scratch->tempered = grad && skl_tempered(w) ? take(memory, &at, tile) : NULL;
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
@@ -155,15 +167,32 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
     return SKL_OK;
 }
 
-/* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */
-static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w)
+/* What callers ask of the rows beyond the divergence. A backward finds it saved. */
+static void choose_details(enum skl_call call, const struct skl_work *w, struct skl_plan *plan)
 {
-    if (call == SKL_CALL_BACKWARD)
+    int value = call == SKL_CALL_VALUE || call == SKL_CALL_VALUE_AND_GRAD, labels = w->labels.ids.data != NULL;
+    int l1 = skl_tempered(w) ? SKL_WANT_L1 : 0;
+    for (int side = 0; value && side < 2; side++) {
+        int student = side == w->student, *want = &plan->details[side];
+        *want |= w->result[skl_of_side(w, SKL_ROW_entropy_s, side)].data ? SKL_WANT_ENTROPY : 0;
+        *want |= w->result[skl_of_side(w, SKL_ROW_top1_s, side)].data ? SKL_WANT_TOP1 : 0;
+        if (labels && (student || w->result[SKL_ROW_logprob_t].data))
+            *want |= SKL_WANT_LABEL | l1;
+        *want |= labels && student && w->labels.smoothing > 0 ? SKL_WANT_SUM : 0;
+    }
+    for (int i = 0; value && i < SKL_OTHERS; i++) plan->others |= (w->result[SKL_ROW_reverse + i].data != NULL) << i;
+    plan->second_sweep = (value && skl_sweeps(w->form) == 2) || plan->others;
+}
+
+/* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */
+static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w, const struct skl_plan *plan)
+{
+    if (call == SKL_CALL_BACKWARD || plan->second_sweep)
         return SKL_KEEP_SCORES;
-    if (skl_sweeps(w->form) == 2)
-        return call == SKL_CALL_PARTIAL ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     if (!w->grads)
         return SKL_KEEP_NOTHING;
+    if (w->form == SKL_FORM_NONE || (skl_tempered(w) && (w->grads & 1 << w->student)))
+        return SKL_KEEP_SCORES;
     int capped = (w->side[0].softcap > 0 && (w->grads & 1)) || (w->side[1].softcap > 0 && (w->grads & 2));
     if (w->grads == 3 || capped)
         return SKL_KEEP_SCORES;
@@ -286,7 +315,8 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->by_tile = plan->whole && w.grads;
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
-    plan->keep = choose_keep(call, &w);
+    choose_details(call, &w, plan);
+    plan->keep = choose_keep(call, &w, plan);
     choose_groups(&w, plan);
     if (w.limit_is_default)
         w.limit = default_limit(&w);

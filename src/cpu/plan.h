@@ -20,6 +20,16 @@ enum {
     SKL_LISTED = 4   /* lists take as long as dense products when about a quarter of all counts */
 };
 
+/* Divergences that a row can be asked beside its own. */
+enum skl_other { SKL_OTHER_REVERSE, SKL_OTHER_JSD, SKL_OTHER_TV, SKL_OTHERS };
+
+/* What labels add to dz of the student, per row of a panel; docs/math.md, section Labels. */
+struct skl_panel_labels {
+    float own[SKL_NR_MAX];  /* times e' = 2^{unit' (x - m)}, where the divergence has another temperature */
+    float hot[SKL_NR_MAX];  /* subtracted in the label's column */
+    float flat[SKL_NR_MAX]; /* subtracted in every column: smoothing */
+};
+
 struct skl_plan {
     enum skl_call call;
     const struct skl_kernels *kernels;
@@ -27,6 +37,9 @@ struct skl_plan {
     int block_rows, panels, blocks;
     int64_t tiles;
     int64_t tasks, chunks; /* aimed at: blocks x chunks; tasks that the columns of a block make */
+    int details[2];        /* bits of enum skl_want, of P and Q */
+    int others;            /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
+    int second_sweep;      /* a second sweep is wanted, for the divergence or for others */
     enum skl_keep keep;    /* what the sweep leaves in the kept tiles */
     int64_t kept_tiles;    /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
     int recompute;         /* not all are held: logits are computed anew for the gradient */
@@ -49,11 +62,15 @@ struct skl_block {
     float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
     float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
     struct skl_panel_state *states; /* [chunks][panels] */
-    struct skl_panel_factors *factors; /* [panels] */
-    int64_t *row, *lo, *hi;            /* [block_rows]: row number and the columns it sees */
-    int64_t *panel_lo, *panel_hi;      /* [panels] */
-    double *weight;                    /* [block_rows]: of the row in the reduced loss */
-    struct skl_row_result *result;     /* [block_rows] */
+    struct skl_panel_details *details[2];       /* [chunks][panels]; NULL: nothing is wanted of that side */
+    struct skl_panel_state *others[SKL_OTHERS]; /* [chunks][panels]; NULL: not wanted */
+    struct skl_panel_labels *labels;            /* [panels] */
+    int64_t *label;                             /* [block_rows]: the column, -1: ignored */
+    struct skl_panel_factors *factors;          /* [panels] */
+    int64_t *row, *lo, *hi;                     /* [block_rows]: row number and the columns it sees */
+    int64_t *panel_lo, *panel_hi;               /* [panels] */
+    double *weight;                             /* [block_rows]: of the row in the reduced loss */
+    struct skl_row_result *result;              /* [block_rows] */
 
     int n;                             /* rows in use */
     int64_t batch, head;               /* attention: whose they are */
@@ -79,6 +96,7 @@ struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
     void *columns[2];        /* a pack of a tile of columns */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
+    float *tempered;         /* [SKL_BK][nr]: what labels add to dz at temperature 1 */
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
     unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the block's */
     uint32_t *entries[2];    /* [panels][SKL_BK]: which entries of dz are not negligible, a bit for each row */

@@ -63,14 +63,16 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
                         double g)
 {
     const struct skl_work *w = run->work;
-    int massless = r->lse[0] == -INFINITY || r->lse[1] == -INFINITY;
-    double gap = massless ? 0 : log2(r->l[1]) - log2(r->l[0]);
+    int alone = w->form == SKL_FORM_NONE, massless = (r->lse[0] == -INFINITY && !alone) || r->lse[1] == -INFINITY;
+    double gap = massless || alone ? 0 : log2(r->l[1]) - log2(r->l[0]);
+    g *= w->labels.kl_weight;
     for (int side = 0; side < 2; side++) {
         f->m[side][i] = massless ? INFINITY : (float)(r->m[side] / w->side[side].unit);
         f->prob[side][i] = massless ? 0 : (float)(1 / r->l[side]);
         f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * skl_slope(w->form, w->param, side));
-        f->c[side][i] = massless ? 0 : (float)(skl_sweeps(w->form) == 2 ? r->c[side] : SKL_LOG2E * r->loss - gap);
+        f->c[side][i] = massless ? 0 : (float)(skl_sweeps(w->form) == 2 ? r->c[side] : SKL_LOG2E * r->divergence - gap);
         f->power[side][i] = massless ? 0 : (float)skl_power(w->form, w->param, r->l[side]);
+        f->own[side][i] = 0;
         f->param[side] = (float)w->param[side];
         f->unit[side] = run->unit[side];
     }
@@ -85,6 +87,8 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
     block->result[at] = *r;
     double g = at < block->n ? skl_upstream(block->weight[at], w->mean, w->weight_sum) : 0;
     set_factors(run, &block->factors[panel], i, r, g);
+    if (block->labels)
+        skl_set_label_factors(run, block, panel, i, g, r);
 }
 
 static void put_rows(const struct skl_run *run, struct skl_block *block, int panel)
@@ -102,9 +106,12 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
     struct merged m = merged_panel(run, block, panel);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
+        r.divergence = r.loss;
+        skl_finish_details(run, block, panel, i, &r);
+        r.loss = skl_row_loss(run->work, &r);
         set_row(run, block, panel, i, &r);
     }
-    if (skl_sweeps(run->work->form) == 1)
+    if (!run->plan.second_sweep)
         put_rows(run, block, panel);
 }
 
@@ -117,10 +124,14 @@ void skl_finish_second(const struct skl_run *run, struct skl_block *block, int p
     for (int i = 0; i < nr; i++) {
         struct skl_row_result r = block->result[panel * nr + i];
         const struct skl_side_state *sum = m.row[i].side;
-        struct skl_closed closed = skl_close(w->form, w->param, sum[0].acc, sum[1].acc);
-        int nan = isnan(r.lse[0] + r.lse[1]);
-        r.loss = nan ? NAN : closed.loss;
-        for (int side = 0; side < 2; side++) r.c[side] = nan ? NAN : closed.c[side];
+        if (skl_sweeps(w->form) == 2) {
+            struct skl_closed closed = skl_close(w->form, w->param, sum[0].acc, sum[1].acc);
+            int nan = isnan(r.lse[0] + r.lse[1]);
+            r.divergence = nan ? NAN : closed.loss;
+            for (int side = 0; side < 2; side++) r.c[side] = nan ? NAN : closed.c[side];
+            r.loss = skl_row_loss(w, &r);
+        }
+        skl_finish_others(run, block, panel, i, &r);
         set_row(run, block, panel, i, &r);
     }
     put_rows(run, block, panel);
@@ -158,11 +169,15 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
         struct skl_row_result r = skl_no_result(); /* of SIMD lanes that hold no row */
         if (row < block->n) {
             skl_row_index(w, block->row[row], at);
-            r.loss = saved_or_0(&w->result[SKL_ROW_loss], at);
+            r.divergence = saved_or_0(&w->result[w->labels.ids.data ? SKL_ROW_kl : SKL_ROW_loss], at);
             for (int side = 0; side < 2; side++) {
-                load_lse(w, side, at, &r);
+                if (w->side[side].dim)
+                    load_lse(w, side, at, &r);
+                r.l1[side] = r.l[side];
                 r.c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);
             }
+            if (skl_tempered(w))
+                r.l1[w->student] = saved_or_0(&w->result[SKL_ROW_l1_s], at);
         }
         set_row(run, block, panel, i, &r);
     }

@@ -162,7 +162,7 @@ static void do_wave(struct skl_worker *w)
         skl_do_phase(w, plan->chunks, task_sweep);
         skl_do_phase(w, plan->panels, task_finish);
     }
-    if (run->second_sweep_only || (value && !partial && skl_sweeps(run->work->form) == 2)) {
+    if (run->second_sweep_only || plan->second_sweep) {
         skl_do_phase(w, plan->chunks, task_second_sweep);
         skl_do_phase(w, plan->panels, partial ? task_finish : task_finish_second);
     }

@@ -100,6 +100,27 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
 /* value.c: columns into states, in the first or the second sweep. */
 void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second);
 
+/* details.c: what rows tell beyond their divergence, and labels. Sums of a panel's n columns from 'first' on; then a row's
+ * results, after the first and after the second sweep. */
+void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk);
+void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
+                      float *const y[2], int n);
+void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
+                    int n);
+void skl_finish_details(const struct skl_run *run, const struct skl_block *block, int panel, int i,
+                        struct skl_row_result *r);
+void skl_finish_others(const struct skl_run *run, const struct skl_block *block, int panel, int i,
+                       struct skl_row_result *r);
+/* kl_weight divergence + weight ce. */
+double skl_row_loss(const struct skl_work *w, const struct skl_row_result *r);
+/* What labels add to the student's dz: its factors for a row of upstream gradient g; what scores have to be read for before
+ * they become dz; and the sum. */
+void skl_set_label_factors(const struct skl_run *run, struct skl_block *block, int panel, int i, double g,
+                           const struct skl_row_result *r);
+void skl_temper(const struct skl_worker *w, const struct skl_block *block, int panel, const float *x, int n);
+void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, int panel, int64_t first, int n,
+                    float *dz);
+
 /* results.c: states into results and the factors of dz, after the first and after the second sweep. */
 void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);

@@ -41,7 +41,7 @@ static struct skl_soon next_columns(const struct skl_run *run, const struct skl_
     const struct skl_work_side *s = &w->side[side];
     struct skl_soon soon = {0};
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
-    if (tile * SKL_BK >= block->last_column)
+    if (tile * SKL_BK >= block->last_column || !s->dim)
         return soon;
     int n = skl_tile_columns(w, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
     soon.at = column_at(w, block, side, tile * SKL_BK + first, d0);
@@ -89,6 +89,8 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
     const struct skl_work *w = run->work;
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, block, panel, tile, lo, hi);
     for (int side = 0; side < 2; side++) {
+        if (!w->side[side].dim)
+            continue;
         if (w->side[side].softcap > 0)
             run->plan.kernels->softcap(n, y[side], (float)w->side[side].inner, w->side[side].softcap);
         if (masked)
@@ -122,8 +124,9 @@ static void score_whole(const struct skl_run *run, const struct skl_block *block
                         const struct skl_columns columns[2], float *const y[2])
 {
     for (int side = 0; side < 2; side++)
-        score_panel(run, block, side, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
-                    next_columns(run, block, side, tile + 1, 0, panel, panels), y[side]);
+        if (run->work->side[side].dim)
+            score_panel(run, block, side, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
+                        next_columns(run, block, side, tile + 1, 0, panel, panels), y[side]);
 }
 
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
@@ -133,8 +136,9 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
     int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block);
     struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
     for (int side = 0; run->plan.whole && side < 2; side++)
-        columns[side] = skl_fetch_columns(run, block, side, tile, 0, (int)run->work->side[side].dim, 0,
-                                          w->scratch.columns[side]);
+        if (run->work->side[side].dim)
+            columns[side] = skl_fetch_columns(run, block, side, tile, 0, (int)run->work->side[side].dim, 0,
+                                              w->scratch.columns[side]);
     if (!run->plan.whole)
         score_blocks(w, block, tile, y, panel_stride);
     for (int panel = 0; panel < panels; panel++) {

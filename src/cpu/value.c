@@ -27,8 +27,13 @@ static void push_panel(const struct skl_run *run, struct skl_block *block, int64
 {
     const struct skl_kernels *k = run->plan.kernels;
     struct skl_panel_state *state = state_of(run, block, chunk, panel);
-    if (skl_sweeps(run->work->form) == 2) {
-        k->push_lse(n, y[0], y[1], run->unit, state);
+    int j0, j1;
+    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    skl_push_details(run, block, chunk, panel, tile * SKL_BK + j0, y, n); /* before scores become exponentials */
+    if (run->work->form != SKL_FORM_KL) {
+        for (int side = 0; side < 2; side++)
+            if (run->work->side[side].dim)
+                k->push_lse(n, y[side], run->unit[side], side, state);
         return;
     }
     k->push_kl(n, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
@@ -44,8 +49,10 @@ static void sum_panel(const struct skl_run *run, struct skl_block *block, int64_
                       float *const y[2], int n)
 {
     (void)tile;
-    run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
-                                                 state_of(run, block, chunk, panel));
+    if (skl_sweeps(run->work->form) == 2)
+        run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
+                                                     state_of(run, block, chunk, panel));
+    skl_sum_others(run, block, chunk, panel, y, n);
 }
 
 static void empty_states(const struct skl_run *run, struct skl_block *block, int64_t chunk)
@@ -55,6 +62,7 @@ static void empty_states(const struct skl_run *run, struct skl_block *block, int
         memset(s, 0, sizeof *s);
         for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
     }
+    skl_empty_details(run, block, chunk);
 }
 
 static void use_kept_tile(const struct skl_run *run, struct skl_block *block, int64_t chunk, int64_t tile,

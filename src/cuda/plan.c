@@ -251,6 +251,9 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
+    for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
+        if (w->labels.ids.data || w->result[i].data)
+            return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
     if (w->form != SKL_FORM_KL && w->form != SKL_FORM_JSD)
         return skl_fail(SKL_UNSUPPORTED, "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
     choose_kernels(w, plan);

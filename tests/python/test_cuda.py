@@ -26,7 +26,7 @@ def believe(monkeypatch):
 
 def tensors(*structures):
     """(offset, fields) of every tensor given in packed structures."""
-    in_problem = [_c.PROBLEM.offset(name) for name in _c.INPUTS]
+    in_problem = [_c.PROBLEM.offset(name) for name in _c.INPUTS if name in _c.PROBLEM.names]
     in_outputs = [_c.OUTPUTS.offset(name) for name in (*_c.ROWS, *_c.OPERANDS)]
     for k, structure in enumerate(structures):
         for at in in_problem if k == 0 else in_outputs:

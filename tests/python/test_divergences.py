@@ -3,10 +3,11 @@
 
 import numpy as np
 import pytest
+import torch
+
 import reference
 import streamkl
 import streamkl.numpy
-import torch
 from reference import compare
 
 CASES = [

@@ -33,13 +33,19 @@ FACES = (streamkl, streamkl.numpy)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-@pytest.mark.parametrize("layout, struct", [(_c.PROBLEM, "skl_problem"), (_c.OUTPUTS, "skl_outputs")])
+@pytest.mark.parametrize(
+    "layout, struct", [(_c.PROBLEM, "skl_problem"), (_c.OUTPUTS, "skl_outputs"), (_c.LABELS, "skl_labels")]
+)
 def test_structures_are_those_of_the_header(tmp_path, layout, struct):
     operand = "|".join(_c.OPERANDS)
+    own = dict(
+        labels_at="labels", labels="ids", label_weight="weight", ignore_index="ignore"
+    )  # where Python has another
+    own["label_smoothing"] = "smoothing"
     fields = {name: re.sub(rf"^(scale|softcap|{operand})$", r"\1", name) for name in layout.names}
     for name in fields:
         at_side = re.fullmatch(r"(a|b|bias|scale|softcap)_([st])", name)
-        fields[name] = f"{at_side[2]}.{at_side[1]}" if at_side else name
+        fields[name] = f"{at_side[2]}.{at_side[1]}" if at_side else own.get(name, name)
     lines = "".join(f'printf("{name} %zu\\n", offsetof(struct {struct}, {c}));' for name, c in fields.items())
     source = tmp_path / "offsets.c"
     source.write_text(
@@ -225,8 +231,6 @@ def test_numbers_of_any_kind(face):
 
 
 UNKNOWN = [
-    (linear, "labels", "weight=labels != -100"),
-    (linear, "ignore_index", "weight=labels != ignore_index"),
     (linear, "mask", "weight= takes a bool mask"),
     (linear, "attention_mask", "weight= takes a bool mask"),
     (linear, "cu_seqlens", "packed tokens need no boundaries"),

@@ -100,9 +100,9 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
             float *at_p = x_p + j * NR + v * VL, *at_q = x_q + j * NR + v * VL;
             struct column c = column_of(vload(at_p), vload(at_q), f, v);
             if (want & 1)
-                vstore(at_p, dz(&c, f, v, 0));
+                vstore(at_p, dz(&c, f, v, 0) + vload(f->own[0] + v * VL) * of_side(&c, 0, c.large, c.small));
             if (want & 2)
-                vstore(at_q, dz(&c, f, v, 1));
+                vstore(at_q, dz(&c, f, v, 1) + vload(f->own[1] + v * VL) * of_side(&c, 1, c.large, c.small));
         }
 }
 

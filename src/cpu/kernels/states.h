@@ -124,21 +124,18 @@ static void push_kl(int n, float *x_p, float *x_q, const float unit[2], enum skl
         push_kl_keeping(n, x_p, x_q, unit, SKL_KEEP_NOTHING, s);
 }
 
-/* JSD, first sweep: the log-sum-exps alone. */
-static void push_lse(int n, const float *x_p, const float *x_q, const float unit[2], struct skl_panel_state *s)
+/* One side's log-sum-exp alone. */
+static void push_lse(int n, const float *x, float unit, int side, struct skl_panel_state *s)
 {
-    for (int side = 0; side < 2; side++) {
-        const float *x = side ? x_q : x_p;
-        vf u = vset(unit[side]);
-        for (int v = 0; v < NV; v++) {
-            vf m = raise_max(n, x, v, u, s->m[side], s->l[side]), l = vset(0.0f);
-            for (int j = 0, end; j < n; j = end) {
-                vf part = vset(0.0f);
-                end = short_sum_end(j, n);
-                for (int i = j; i < end; i++) part += vexp2((vload(x + i * NR + v * VL) - m) * u);
-                l += part;
-            }
-            add_lanes(s->l[side] + v * VL, l);
+    vf u = vset(unit);
+    for (int v = 0; v < NV; v++) {
+        vf m = raise_max(n, x, v, u, s->m[side], s->l[side]), l = vset(0.0f);
+        for (int j = 0, end; j < n; j = end) {
+            vf part = vset(0.0f);
+            end = short_sum_end(j, n);
+            for (int i = j; i < end; i++) part += vexp2((vload(x + i * NR + v * VL) - m) * u);
+            l += part;
         }
+        add_lanes(s->l[side] + v * VL, l);
     }
 }

@@ -7,11 +7,13 @@
 #include "vmath.h"
 #include "states.h"
 #include "kl.h"
+#include "none.h"
 #include "column.h"
 #include "jsd.h"
 #include "skew.h"
 #include "total_variation.h"
 #include "alpha_beta.h"
+#include "details.h"
 #include "shape.h"
 
 /* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
@@ -48,11 +50,15 @@ const struct skl_kernels KERNELS = {
     .push_kl = push_kl,
     .push_lse = push_lse,
     .dz_kept = dz_kept,
-    .form = {[SKL_FORM_KL] = {NULL, dz_kl},
+    .form = {[SKL_FORM_KL] = {sum_kl, dz_kl},
              [SKL_FORM_JSD] = {sum_jsd, dz_jsd},
              [SKL_FORM_SKEW] = {sum_skew, dz_skew},
              [SKL_FORM_TOTAL_VARIATION] = {sum_total_variation, dz_total_variation},
-             [SKL_FORM_ALPHA_BETA] = {sum_alpha_beta, dz_alpha_beta}},
+             [SKL_FORM_ALPHA_BETA] = {sum_alpha_beta, dz_alpha_beta},
+             [SKL_FORM_NONE] = {NULL, dz_none}},
+    .details = details,
+    .tempered = tempered,
+    .add_tile = add_tile,
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,
