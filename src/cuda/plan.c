@@ -37,7 +37,8 @@ static int copies_whole(const struct skl_operand *o)
     return (uintptr_t)o->data % 16 == 0 && o->stride[0] % 8 == 0 && o->stride[1] % 8 == 0 && o->stride[2] % 8 == 0;
 }
 
-/* Tensor cores take both operands of both sides in one 16-bit type. A running m needs factors that keep the order. */
+/* Tensor cores take both operands of both sides in one 16-bit type. Their kernels know no negative
+ * scale. */
 static int tensor_cores(const struct skl_work *w)
 {
     int type = w->side[0].a.dtype;
@@ -45,9 +46,9 @@ static int tensor_cores(const struct skl_work *w)
         return 0;
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        double factor = s->cap != 0 ? 1 : s->logit_factor;
+        double factor = s->unit * SKL_LOG2E;
         if (s->a.dtype != type || s->b.dtype != type || s->dim % 8 || !copies_whole(&s->a) || !copies_whole(&s->b) ||
-            !(factor > 1e-20 && factor < 1e20))
+            s->sign < 0 || !(factor > 1e-20 && factor < 1e20))
             return 0;
     }
     return 1;
@@ -197,7 +198,8 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
     int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
-    plan->bytes = 256; /* offset 0 is NULL */
+    int twice = both || (w->jsd && plan->call == SKL_CALL_VALUE); /* a later step reads what the first sweep found */
+    plan->bytes = 256;                                            /* offset 0 is NULL */
     m->scalars = take(plan, sizeof *m->scalars);
     m->range = take(plan, rows * (int64_t)sizeof *m->range);
     m->tile_range = take(plan, row_tiles * (int64_t)sizeof *m->tile_range);
@@ -206,12 +208,16 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
     if (w->jsd || w->grads)
+        m->references = take(plan, rows * (int64_t)sizeof *m->references);
+    if (w->jsd || w->grads)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
     if (both && !w->loss.data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
     for (int side = 0; side < 2; side++) {
-        if ((both || (w->jsd && sweeps)) && !w->side[side].lse.data)
-            m->row_lse[side] = take(plan, rows * (int64_t)sizeof **m->row_lse);
+        if (twice && !w->side[side].m.data)
+            m->row_m[side] = take(plan, rows * (int64_t)sizeof **m->row_m);
+        if (twice && !w->side[side].l.data)
+            m->row_l[side] = take(plan, rows * (int64_t)sizeof **m->row_l);
         if (both && w->jsd && !w->side[side].kl.data)
             m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
     }

@@ -223,10 +223,8 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
                           const float (&x_p)[MT][2][4], const float (&x_q)[MT][2][4], int i)
 {
     const skl_gpu_grad &g = args.grad;
-    const skl_gpu_side(&side)[2] = g.problem.side;
     const skl_gpu_factors t = g.factors[row];
-    const row_terms terms = {
-        {side[0].factor, side[1].factor}, side[1].factor / side[0].factor, {-t.lse2[0], -t.lse2[1]}};
+    const row_terms terms = terms_of(g.problem, g.references[row]);
     const int last = args.first_column + args.columns;
     uint16_t *out = (uint16_t *)args.slab + row_of_slab * args.ld - args.first_column;
     float x[2][4];
