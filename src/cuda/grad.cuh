@@ -94,15 +94,6 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     using COPY = tile_copy<S::STREAM, DIM, S::THREADS>;
     static constexpr int KIND = TYPE, MT = S::MT, STEPS = DIM / 16, KEPT = S::KEPT;
 
-    /* BY_ROWS: where registers do not suffice to keep what belongs to a row, it is read each time. */
-    static constexpr bool KEEPS_ROWS = KEPT == 2 || DZ == SKL_DZ_Q;
-
-    /* What belongs to a row of logits. */
-    struct row_values {
-        skl_gpu_reference reference;
-        skl_gpu_factors factors;
-    };
-
     const skl_gpu_grad &args;
     const skl_gpu_problem &p;
     const uint32_t shared;
@@ -204,26 +195,21 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         }
     }
 
-    /* What belongs to a row of logits, with log2 spread added to both minus_log_l. */
-    __device__ __forceinline__ row_values load_row(int64_t number) const
-    {
-        const float spread = (float)((__float_as_int(args.spread) >> 23) - 127);
-        row_values r = {args.references[number], {DZ == SKL_DZ_Q ? 0 : args.factors[number].c, 0}};
-        r.reference.minus_log_l[0] += spread, r.reference.minus_log_l[1] += spread;
-        return r;
-    }
-
-    /* BY_ROWS: the lane's rows. */
+    /* BY_ROWS: what belongs to the lane's rows. */
     __device__ __forceinline__ void load_rows()
     {
+        const float spread = (float)((__float_as_int(args.spread) >> 23) - 127);
 #pragma unroll
-        for (int i = 0; i < 2 * MT && KEEPS_ROWS; i++) {
-            const int64_t number = (int64_t)head * p.n + min(own + own_in_tile(threadIdx.x, i / 2, i % 2), p.n - 1);
-            const row_values r = load_row(number);
-            row[i / 2][i % 2] = r.reference;
-            if (DZ != SKL_DZ_Q)
-                c[i / 2][i % 2] = r.factors.c;
-        }
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = own + own_in_tile(threadIdx.x, m, half);
+                const int64_t number = (int64_t)head * p.n + i;
+                row[m][half] = i < p.n ? args.references[number] : skl_gpu_reference{{0, 0}, {0, 0}};
+                row[m][half].minus_log_l[0] += spread, row[m][half].minus_log_l[1] += spread;
+                if (DZ != SKL_DZ_Q)
+                    c[m][half] = i < p.n ? args.factors[number].c : 0;
+            }
     }
 
     /* ---------------------------------------------------------------------------------------- one tile --- */
@@ -286,7 +272,11 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     }
 
     /* BY_COLUMNS: what belongs to the lane's streamed vectors j + 8 block + 2 (lane % 4) + e, with r spread for r. */
-    typedef row_values streamed_rows[2][2];
+    struct streamed_row {
+        skl_gpu_reference reference;
+        skl_gpu_factors factors;
+    };
+    typedef streamed_row streamed_rows[2][2];
 
     __device__ __forceinline__ void load_terms(streamed_rows &t, uint32_t at, int j) const
     {
@@ -303,14 +293,6 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         }
     }
 
-    /* BY_ROWS: what belongs to a row. */
-    __device__ __forceinline__ row_values row_of(int thread, int m, int half) const
-    {
-        if (KEEPS_ROWS)
-            return {row[m][half], {DZ == SKL_DZ_Q ? 0 : c[m][half], 0}};
-        return load_row((int64_t)head * p.n + min(own + own_in_tile(thread, m, half), p.n - 1));
-    }
-
     /* dx of the lane's pair number i of 4 MT: stationary vectors (m, half), two streamed ones. */
     template <bool EDGE, int D>
     __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_rows &terms, int i,
@@ -322,20 +304,21 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         for (int e = 0; e < 2; e++) {
             const int streamed = j + block * 8 + 2 * (thread & 3) + e;
             const float x_p = x[0][m][block][2 * half + e], x_q = x[1][m][block][2 * half + e];
-            const row_values of = BY == BY_ROWS ? row_of(thread, m, half) : terms[block][e];
-            const row_terms t = terms_of(p, of.reference);
+            const skl_gpu_factors &f = terms[block][e].factors;
+            const row_terms t = terms_of(p, BY == BY_ROWS ? row[m][half] : terms[block][e].reference);
+            const float tc = D == SKL_DZ_Q ? 0 : BY == BY_ROWS ? c[m][half] : f.c;
             if (EDGE) {
                 int column = BY == BY_ROWS ? first + streamed : own + own_in_tile(thread, m, half);
                 asm volatile("" : "+r"(column)); /* no address is worth a register from one round to the next */
                 const skl_gpu_range range = load_range(BY == BY_ROWS
                                                            ? shared + M::END + 8 * own_in_tile(thread, m, half)
                                                            : stage + M::RANGES + 8 * streamed);
-                d[e] = edge_dz<D>(t, of.factors.c, x_p, x_q, column, range);
+                d[e] = edge_dz<D>(t, tc, x_p, x_q, column, range);
             } else {
-                d[e] = dz_at<D>(t, of.factors.c, x_p, x_q);
+                d[e] = dz_at<D>(t, tc, x_p, x_q);
             }
             if (BY == BY_COLUMNS)
-                d[e] *= of.factors.r;
+                d[e] *= f.r;
         }
         dx[m][2 * block + half] = pack<TYPE>(d[0], d[1]);
     }

@@ -5,7 +5,7 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
+When it passes, test_exact, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -56,22 +56,36 @@ MUTANTS = [
      'a split has the columns of the next'),
     ('plain.cu', 'plain', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
     # States
-    ('state.cuh', 'forward_bf16_64', 's.l[side] *= f;', '', 'l is not rescaled when m is raised'),
-    ('state.cuh', 'forward_bf16_64', 's.acc *= f;', ';', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'plain', 's.acc *= f;', ';', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'forward_bf16_64', 'b.l[side] * f_b', 'b.l[side]', 'l is not rescaled in a merge'),
-    ('state.cuh', 'forward_bf16_64', 'a.acc * f_a', 'a.acc', 'acc is not rescaled in a merge'),
-    ('state.cuh', 'forward_bf16_64', 'step < 4; step *= 2', 'step < 2; step *= 2', 'two lanes of four are merged'),
-    ('state.cuh', 'forward_bf16_64', 'factor_p * s.acc', 's.acc', 'acc in units of x'),
+    ('state.cuh', 'forward_bf16_64', 's.l[0] * f_p', 's.l[0]', "P's l is not rescaled when m is raised"),
+    ('state.cuh', 'forward_bf16_64', 's.l[1] * f_q', 's.l[1]', "Q's l is not rescaled when m is raised"),
+    ('state.cuh', 'forward_bf16_64', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'plain', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'forward_bf16_64', 'fmaf(s.l[0], move_p - move_q, s.acc)', 's.acc', 'acc does not move with m'),
+    ('state.cuh', 'stream_bf16', 'move_p - move_q', 'move_p', "acc does not move with Q's m"),
+    ('state.cuh', 'plain', 'move_p - move_q', 'move_p + move_q', "acc moves with Q's m, the wrong way"),
+    ('state.cuh', 'plain', 'power_of_two(fmaxf(move_p, -126))', 'power_of_two(move_p)',
+     'an infinite acc times 0'),
+    ('state.cuh', 'forward_bf16_64', 'fmaxf(relative(s.m[1], m[1], factor[1]), SKL_FARTHEST)',
+     'relative(s.m[1], m[1], factor[1])', 'the move of a state without columns is infinite'),
+    ('state.cuh', 'forward_bf16_64', 'other = moved_state(b, m, factor)', 'other = b', 'one state is not moved in a merge'),
+    ('words.cuh', 'plain', '__fmul_rn(x - m, factor)', 'fmaf(x, factor, -m * factor)', 'scores are scaled before m is subtracted'),
+    ('words.cuh', 'forward_bf16_64', '__fmul_rn(x - m, factor)', '(x - m) * factor', 'y_P - y_Q by a multiply-add'),
+    ('tile.cuh', 'plain', '__fmul_rn(s.cap, tanhf(s.inner * x))', 's.cap * tanhf(s.inner * x)',
+     'a softcap is not rounded before m is subtracted'),
+    ('state.cuh', 'forward_bf16_64', 'step < LANES; step *= 2', 'step < LANES / 2; step *= 2',
+     'half of the lanes are merged'),
     ('state.cuh', 'forward_bf16_64', 'd = EDGE && p == 0 ? 0 : d;', '', '0 (-inf) is formed'),
     ('push.cuh', 'forward_bf16_64', '__any_sync(~0u, top > SKL_RAISE)', 'false', 'm is never raised'),
     ('push.cuh', 'forward_bf16_64', 'if ((threadIdx.x & 3) == 0 && row < at.valid)', 'if (row < at.valid)',
      'all lanes of a row write its state'),
     ('push.cuh', 'forward_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
-    ('push.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[side] : 0', 'mass * over_m[side]',
+    ('divergence.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[i] : 0', 'mass * over_m[i]',
      'JSD: 0 (inf) is formed'),
     ('plain.cu', 'plain', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
-    ('rows.cu', 'rows', 'double f = exp(y - s.m)', 'double f = 1', 'splits are not rescaled'),
+    ('rows.cu', 'rows', 's.m == m[side] ? 1 : exp(s.m - m[side])', '1', 'splits are not rescaled'),
+    ('rows.cu', 'rows', '(acc + l_p * shift) * factor', 'acc * factor', "a split's acc does not move"),
+    ('rows.cu', 'rows', '(log(l_q) - log(l_p))', '(lse_of(s.side[1]) - lse_of(s.side[0]))', 'KL by LSEs'),
+    ('rows.cu', 'rows', '(float)-log_l[0], (float)-log_l[1]', '(float)-log_l[1], (float)-log_l[1]', "P has Q's l"),
     # Pipelines
     ('forward.cu', 'forward_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
      'the next tile goes into the stage in use'),
@@ -81,19 +95,21 @@ MUTANTS = [
     # dz and gradients
     ('divergence.cuh', 'plain', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
     ('divergence.cuh', 'plain', '(1 - tanh * tanh)', '1', "the softcap's slope"),
-    ('divergence.cuh', 'plain', '(logit_gap(t, x_p, x_q) - c)', 'logit_gap(t, x_p, x_q)', "P's dz without its mean"),
+    ('divergence.cuh', 'plain', '((y_p - y_q) - c)', '(y_p - y_q)', "P's dz without its mean"),
+    ('divergence.cuh', 'plain', 'fmaf(x - (side ? t.m[1] : t.m[0])', 'fmaf(x', 'probabilities without m'),
     ('divergence.cuh', 'plain', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
     ('plain.cu', 'plain', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
-    ('plain.cu', 'plain', 'v == -INFINITY ? v : s.factor * v', 's.factor * v',
-     'a masked column under a negative scale'),
+    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 's.inner * x', 'no mass under a negative scale'),
+    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 'x', 'the sign of the scale'),
     ('stream.cu', 'stream_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
      'slabs after the first, in columns'),
-    ('rows.cu', 'rows', ' + (lse[0] - lse[1])', '', 'c is the loss'),
+    ('rows.cu', 'rows', ' + (log_l[0] - log_l[1])', '', 'c is the loss'),
     ('rows.cu', 'rows', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
     ('rows.cu', 'rows', 'sum / args.scalars->weight_sum', 'sum', 'the mean is a sum'),
     ('rows.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
      'padding is cleared from row 0 on'),
     ('rows.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
+    ('grad.cuh', 'grad_bf16_64', '16 * streamed)', '16 * (streamed ^ 1))', 'references of the neighbouring row'),
     ('grad.cuh', 'grad_bf16_64', 'd[e] *= f.r;', ';', "a row's weight (db)"),
     ('grad.cuh', 'grad_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
      "a row's weight (da)"),
@@ -154,7 +170,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'plan', 'rounding')]
+    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'exact', 'plan', 'rounding')]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
