@@ -5,7 +5,7 @@
  */
 #include "families.h"
 
-#include "../../src/cuda/plan.h"
+#include "../../src/cuda/host/plan.h"
 #include "../../src/cuda/shapes.h"
 
 /* ------------------------------------------------------------------------------------------------ decisions --- */

@@ -11,7 +11,7 @@
  *   error   sums of dim products in f32, in order: |error of x| <= dim 2^-24 sum |a b|, a tenth of that in practice
  */
 #include "push.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 namespace
 {

@@ -9,7 +9,7 @@
 #ifndef SKL_TILE_CUH
 #define SKL_TILE_CUH
 
-#include "words.cuh"
+#include "ptx.cuh"
 
 /* Bytes from the tile's start to chunk c of row r. */
 template <int DIM> SKL_DEVICE uint32_t chunk_at(int r, int c)

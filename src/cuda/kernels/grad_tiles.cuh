@@ -48,7 +48,7 @@ SKL_DEVICE skl_gpu_range load_range(uint32_t from)
 }
 
 /* A thread's part in copying tiles [ROWS][DIM]: chunk c of the rows r, r + STEP, ... Places in a matrix are counted in
- * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps others away (plan.c). */
+ * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps others away (host/plan.c). */
 template <int ROWS, int DIM, int THREADS> struct tile_copy {
     static constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     static_assert(ROWS % STEP == 0, "a tile is whole steps");

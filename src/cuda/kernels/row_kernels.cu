@@ -4,7 +4,7 @@
  * everything they leave to be finished. A row is visited once by each; sums over rows are made by one block in a fixed
  * order, in double, so that results do not depend on the device. O(rows) bytes, no shared memory beyond a reduction.
  */
-#include "words.cuh"
+#include "ptx.cuh"
 
 namespace
 {

@@ -15,11 +15,11 @@
  *   shared     3 stages x 256 rows x 128 bytes = 96 KiB, and the rows' ranges: fits the 99 KiB of sm_120
  *   ldmatrix   6 for every 16 products of 16 x 8 x 16: 3/4 of the shared memory port
  *   HBM        A once for every split (small, from L2), B once for every 128 rows: 512 bytes for 128 x 128 x 2 flops of depth
- *   error      as forward.cu; sums of dim products in f32
+ *   error      as sweep_narrow.cu; sums of dim products in f32
  * The two warps of a row keep states of their own, written as two splits: they need not meet.
  */
 #include "push.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 namespace
 {

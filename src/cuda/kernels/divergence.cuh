@@ -5,7 +5,7 @@
 #ifndef SKL_DIVERGENCE_CUH
 #define SKL_DIVERGENCE_CUH
 
-#include "words.cuh"
+#include "ptx.cuh"
 
 /* What is the same for every column of a row. The LSE is kept in two parts: in one f32 number it would lose digits to the
  * size of the logits. */

@@ -21,7 +21,7 @@
 
 #include "divergence.cuh"
 #include "grad_tiles.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 enum { BY_ROWS, BY_COLUMNS };
 enum { DZ_EITHER = SKL_DZ_JSD + 1 }; /* SKL_DZ_P or SKL_DZ_JSD, args.dz says which */
@@ -53,7 +53,7 @@ template <int BY, int OWN> SKL_DEVICE property property_of(const skl_gpu_grad &a
     return at;
 }
 
-/* Tile shapes, and what else a kernel does with dx: nothing here, see fused.cu. */
+/* Tile shapes, and what else a kernel does with dx: nothing here, see grad_atomic.cu. */
 template <int DIM> struct grad_shape {
     static constexpr int THREADS = SKL_GRAD_THREADS, WARPS = THREADS / 32;
     static constexpr int OWN = SKL_GRAD_OWN(DIM);       /* stationary vectors of a block */

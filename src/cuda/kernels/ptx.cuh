@@ -3,11 +3,11 @@
  * The few instructions that CUDA C has no word for: asynchronous copies, matrix fragments and their product. All are in
  * the set that tests/cuda/emulator executes, so what is proved is what is shipped.
  */
-#ifndef SKL_WORDS_CUH
-#define SKL_WORDS_CUH
+#ifndef SKL_PTX_CUH
+#define SKL_PTX_CUH
 
 #include "streamkl/streamkl.h"
-#include "args.h"
+#include "../args.h"
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan.h"
 
-#include "shapes.h"
+#include "../shapes.h"
 
 #include <limits.h>
 

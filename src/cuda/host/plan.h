@@ -7,8 +7,8 @@
 #ifndef SKL_CUDA_PLAN_H
 #define SKL_CUDA_PLAN_H
 
-#include "../work.h"
-#include "args.h"
+#include "../../work.h"
+#include "../args.h"
 #include "device.h"
 
 /* forward_*: 16-bit, width <= 256. stream_*: 16-bit, any width. plain_*: everything else. */

@@ -10,8 +10,8 @@
  */
 #include "run.h"
 
-#include "cuda.h"
-#include "shapes.h"
+#include "../cuda.h"
+#include "../shapes.h"
 
 #include <float.h>
 #include <stdio.h>
