@@ -11,7 +11,7 @@ find_program(STREAMKL_NVCC nvcc HINTS "${cudacxx_dir}" ENV CUDA_HOME ENV CUDA_PA
 get_filename_component(cuda_root "${STREAMKL_NVCC}" REALPATH)
 get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
 find_path(STREAMKL_CUDA_INCLUDE cuda_runtime_api.h HINTS "${cuda_root}/.." PATH_SUFFIXES include
-  DOC "NVIDIA's headers: for the CUDA back end, and in a build without it for the test of src/cuda/cudart.c")
+  DOC "NVIDIA's headers: for the CUDA back end, and in a build without it for the test of src/cuda/host/cudart.c")
 mark_as_advanced(STREAMKL_NVCC STREAMKL_CUDA_INCLUDE)
 
 if(CMAKE_CROSSCOMPILING OR NOT CMAKE_SYSTEM_NAME STREQUAL Linux)
@@ -26,7 +26,7 @@ else()
 endif()
 option(STREAMKL_CUDA "Build the CUDA back end" ${cuda_default})
 
-set(cuda_sources src/cuda/none.c)
+set(cuda_sources src/cuda/host/none.c)
 set(cuda_objects)
 set(cuda_libraries)
 if(NOT STREAMKL_CUDA)
@@ -42,40 +42,40 @@ endif()
 # Name of the object, source, definitions. SKL_TYPE and SKL_DIM become part of the kernels' names: src/cuda/kernels.def
 # lists those.
 set(cuda_units)
-macro(add_unit source)  # add_unit(forward bf16 64): forward.cu as forward_bf16_64
-  set(unit ${source} ${ARGN})
+macro(add_unit name source)  # add_unit(forward sweep_narrow bf16 64): sweep_narrow.cu as forward_bf16_64
+  set(unit ${name} ${ARGN})
   string(REPLACE ";" "_" unit "${unit}")
   list(APPEND cuda_units ${unit})
-  set(cuda_source_${unit} ${PROJECT_SOURCE_DIR}/src/cuda/${source}.cu)
+  set(cuda_source_${unit} ${PROJECT_SOURCE_DIR}/src/cuda/kernels/${source}.cu)
   set(cuda_definitions_${unit})
-  if(${ARGC} GREATER 1)
-    list(APPEND cuda_definitions_${unit} -DSKL_TYPE=${ARGV1})
-  endif()
   if(${ARGC} GREATER 2)
-    list(APPEND cuda_definitions_${unit} -DSKL_DIM=${ARGV2})
+    list(APPEND cuda_definitions_${unit} -DSKL_TYPE=${ARGV2})
+  endif()
+  if(${ARGC} GREATER 3)
+    list(APPEND cuda_definitions_${unit} -DSKL_DIM=${ARGV3})
   endif()
 endmacro()
 
 foreach(type bf16 f16)
   foreach(dim 64 128 256)
-    add_unit(forward ${type} ${dim})
-    add_unit(grad ${type} ${dim})
+    add_unit(forward sweep_narrow ${type} ${dim})
+    add_unit(grad grad_pair ${type} ${dim})
   endforeach()
   foreach(dim 64 128)
-    add_unit(fused ${type} ${dim})
+    add_unit(fused grad_atomic ${type} ${dim})
   endforeach()
-  add_unit(stream ${type})
+  add_unit(stream sweep_wide ${type})
 endforeach()
-add_unit(plain)
-add_unit(rows)
+add_unit(plain sweep_any)
+add_unit(rows row_kernels)
 
 set(cuda_sources
-  src/cuda/attention_grad.c
-  src/cuda/blas.c
-  src/cuda/cudart.c
-  src/cuda/plan.c
-  src/cuda/run.c
-  src/cuda/slab_grad.c)
+  src/cuda/host/attention_grad.c
+  src/cuda/host/blas.c
+  src/cuda/host/cudart.c
+  src/cuda/host/plan.c
+  src/cuda/host/run.c
+  src/cuda/host/slab_grad.c)
 
 # ------------------------------------------------------------------------------------------------- how ---
 
@@ -110,7 +110,7 @@ if(STREAMKL_WERROR)
   list(APPEND cuda_flags --Werror=all-warnings)
 endif()
 file(GLOB cuda_headers CONFIGURE_DEPENDS
-  src/cuda/*.cuh src/cuda/*.h src/*.h include/streamkl/*.h)
+  src/cuda/kernels/*.cuh src/cuda/*.h include/streamkl/*.h)
 list(TRANSFORM cuda_headers REPLACE "^src" "${PROJECT_SOURCE_DIR}/src")
 
 set(cuda_dir ${PROJECT_BINARY_DIR}/cuda)
@@ -167,7 +167,7 @@ if(NOT STREAMKL_CUDA_INCLUDE OR NOT STREAMKL_CUDART)
     "Install the rest of the toolkit or set STREAMKL_CUDA to OFF.")
 endif()
 get_filename_component(cuda_library_dir ${STREAMKL_CUDART} DIRECTORY)
-set_property(SOURCE src/cuda/blas.c src/cuda/cudart.c APPEND PROPERTY
+set_property(SOURCE src/cuda/host/blas.c src/cuda/host/cudart.c APPEND PROPERTY
   COMPILE_OPTIONS -isystem ${STREAMKL_CUDA_INCLUDE})
 
 # The runtime by path while building; an installed static library finds it as CMake's FindCUDAToolkit does.

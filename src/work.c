@@ -51,8 +51,6 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->inner = capped ? scale / s->softcap : 0;
     w->unit = capped ? 1 / p->temperature : fabs(w->chain);
     w->sign = !capped && scale < 0 ? -1 : 1;
-    w->cap = w->softcap * SKL_LOG2E / p->temperature;
-    w->logit_factor = capped ? w->inner : w->chain * SKL_LOG2E;
 }
 
 static void fill_labels(const struct skl_problem *p, struct skl_work *w)

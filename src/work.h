@@ -43,9 +43,7 @@ struct skl_work_side {
     /* The score x = sign (<a, b> + bias), or with a softcap x = softcap tanh(inner (<a, b> + bias)), makes the logit
      * z = unit x. unit is positive, so that the largest score is the largest logit. */
     double sign, softcap, inner, unit;
-    double logit_factor; /* CUDA: <a, b> + bias times this is y, or what softcap's tanh takes */
-    double cap;          /* CUDA: y = cap tanh(.); 0: no softcap */
-    double chain;        /* d z / d <a, b> = chain (times 1 - tanh^2) */
+    double chain; /* d z / d <a, b> = chain (times 1 - tanh^2) */
 };
 
 /* What a problem must have for a row result. */

@@ -17,7 +17,7 @@ static int test_dlclose(void *library);
 #define dlsym test_dlsym
 #define dlerror test_dlerror
 #define dlclose test_dlclose
-#include "../src/cuda/blas.c" /* NOLINT(bugprone-suspicious-include): with the functions above inside it */
+#include "../src/cuda/host/blas.c" /* NOLINT(bugprone-suspicious-include): with the functions above inside it */
 #undef dlopen
 #undef dlsym
 #undef dlerror

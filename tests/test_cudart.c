@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The file that calls the CUDA runtime and the driver, with both made up here: what they are asked for, in which order,
- * and where a thread is left. Every function of theirs that src/cuda/cudart.c calls is defined below; nothing of
+ * and where a thread is left. Every function of theirs that src/cuda/host/cudart.c calls is defined below; nothing of
  * NVIDIA's is linked.
  */
 #include "test.h"
@@ -13,7 +13,7 @@ static void *test_dlsym(void *library, const char *name);
 
 #define dlopen test_dlopen
 #define dlsym test_dlsym
-#include "../src/cuda/cudart.c"
+#include "../src/cuda/host/cudart.c"
 #undef dlopen
 #undef dlsym
 

@@ -8,7 +8,7 @@
 #include <streamkl/streamkl.h>
 
 #ifdef TEST_CUDA
-#include "../src/cuda/device.h"
+#include "../src/cuda/host/device.h"
 #endif
 
 enum { B = 2, H = 4, KEY_HEADS = 2, N = 5, M = 6, D = 8 };

@@ -3,7 +3,7 @@
  * What a call on CUDA tensors asks of the device: the host side (src/cuda) on a table that only writes down what it is
  * asked for. Part of every build, since it needs nothing of CUDA; nothing is computed, and every address is made up.
  */
-#include "../src/cuda/run.h"
+#include "../src/cuda/host/run.h"
 #include "test.h"
 
 int skl_cuda_built(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the kernels are given: plain structures, filled by the host side in C and read by the kernels in CUDA C. Sides
- * are P = 0 and Q = 1 of KL(P || Q), as everywhere in the engine; strides count elements; y = z log2(e).
+ * are P = 0 and Q = 1 of KL(P || Q), as everywhere in the engine; strides count elements.
  */
 #ifndef SKL_CUDA_ARGS_H
 #define SKL_CUDA_ARGS_H
@@ -24,7 +24,8 @@ struct skl_gpu_vector {
     int32_t dtype, reserved;
 };
 
-/* x = <a, b> + bias,  x' = cap ? cap tanh(inner x) : x,  y = factor x'. */
+/* The score x = cap tanh(inner (<a, b> + bias)) under a softcap, x = inner (<a, b> + bias) without one (inner is then 1
+ * or -1: the sign of the scale). factor x is the logit in base 2; factor is positive. */
 struct skl_gpu_side {
     struct skl_gpu_matrix a, b;
     struct skl_gpu_vector bias;
@@ -49,21 +50,26 @@ struct skl_gpu_problem {
     const struct skl_gpu_range *range;
 };
 
-/* Numbers of a row state, each [splits][rows] in this order: m (base 2), l of P and Q, acc (base 2 units). */
+/* Numbers of a row state, each [splits][rows] in this order: m (a score) and l of P and Q; acc (base 2). */
 enum { SKL_M_P, SKL_L_P, SKL_M_Q, SKL_L_Q, SKL_ACC, SKL_STATES };
 
-/* A row's numbers for JSD's second sweep and for dz. A row without work has r = 0 and an empty range. */
+/* A row's numbers for JSD's second sweep and for dz: log p = factor (x - m) - log l in base 2. */
+struct skl_gpu_reference {
+    float m[2];           /* scores */
+    float minus_log_l[2]; /* base 2 */
+};
+
+/* ... and for dz alone. A row without work has r = 0 and an empty range. */
 struct skl_gpu_factors {
-    float lse2[2]; /* base 2 */
-    float c;       /* SKL_DZ_P: acc / l_P in natural units; SKL_DZ_JSD: KL(x || m) */
-    float r;       /* weight / largest |weight| */
+    float c; /* SKL_DZ_P: acc / l_P in base 2; SKL_DZ_JSD: KL(x || m), a natural logarithm */
+    float r; /* weight / largest |weight| */
 };
 
 /* forward_*, stream_*_kl and _jsd, plain_kl and _jsd: gridDim.y = splits of the columns. */
 struct skl_gpu_forward {
     struct skl_gpu_problem problem;
     float *state; /* [splits][SKL_STATES][rows]; JSD's second sweep: KL(P||m), KL(Q||m) in l_P and l_Q */
-    const struct skl_gpu_factors *factors; /* JSD's second sweep: [rows] */
+    const struct skl_gpu_reference *references; /* JSD's second sweep: [rows] */
     int32_t split_columns; /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
     int32_t reserved;
 };
@@ -71,7 +77,7 @@ struct skl_gpu_forward {
 /* Which formula turns logits into dz of side x. */
 enum skl_gpu_dz {
     SKL_DZ_Q,  /* q - p */
-    SKL_DZ_P,  /* p ((z_P - z_Q) - c),  c = acc / l_P */
+    SKL_DZ_P,  /* p (((z_P - m_P) - (z_Q - m_Q)) - c),  c = acc / l_P */
     SKL_DZ_JSD /* beta x (log(x/m) - KL(x || m)) */
 };
 
@@ -87,12 +93,13 @@ struct skl_gpu_scalars {
 /* rows_* (dA) and columns_* (dB), fused_*: gradient of side x of an attention problem. */
 struct skl_gpu_grad {
     struct skl_gpu_problem problem;
-    const struct skl_gpu_factors *factors; /* [rows] */
+    const struct skl_gpu_reference *references; /* [rows] */
+    const struct skl_gpu_factors *factors;      /* [rows] */
     const struct skl_gpu_scalars *scalars;
     const struct skl_gpu_range *tile_range; /* [heads x tiles of 64 rows]: the columns that any of the rows sees */
     struct skl_gpu_matrix grad_a, grad_b;
-    int32_t x;    /* the side */
-    int32_t dz;   /* enum skl_gpu_dz */
+    int32_t x;  /* the side */
+    int32_t dz; /* enum skl_gpu_dz */
     int32_t reserved;
     float spread; /* power of two that keeps dz in the range of a 16-bit float */
 };
@@ -144,7 +151,7 @@ struct skl_gpu_finish_rows {
     double *loss_out;          /* [rows]; NULL: not wanted */
     struct skl_state *partial; /* [rows]; NULL: results are wanted */
     struct skl_gpu_vector loss, lse[2], kl[2], m[2], l[2];
-    double unit[2]; /* of each side's m: LSE = unit m + log l */
+    double unit[2]; /* of each side's scores: LSE = unit m + log l */
 };
 
 /* sum_values: the weighted sum of the rows' losses, by one block. */
@@ -167,6 +174,7 @@ struct skl_gpu_make_factors {
     const struct skl_gpu_scalars *scalars;
     int64_t rows;
     int32_t heads, n, dz, reserved;
+    struct skl_gpu_reference *references;
     struct skl_gpu_factors *factors;
 };
 

@@ -28,7 +28,7 @@
 #define SKL_GRAD_THREADS 128
 #define SKL_GRAD_SHARED(dim, by_rows)                                                                  \
     ((2 - SKL_GRAD_KEPT(dim)) * 2 * SKL_GRAD_OWN(dim) * (dim) + 2 * 4 * SKL_GRAD_STREAM(dim) * (dim) + \
-     ((by_rows) ? 8 * SKL_GRAD_OWN(dim) : 2 * 24 * SKL_GRAD_STREAM(dim)))
+     ((by_rows) ? 8 * SKL_GRAD_OWN(dim) : 2 * 32 * SKL_GRAD_STREAM(dim)))
 
 /* fused_*: the tile of B once more and dx beside the stages */
 #define SKL_FUSED_OWN(dim) ((dim) <= 64 ? 128 : 64)
@@ -36,7 +36,7 @@
 #define SKL_FUSED_THREADS 128
 #define SKL_FUSED_SHARED(dim)                                                                           \
     (2 * SKL_FUSED_OWN(dim) * ((dim) + SKL_FUSED_STREAM(dim)) + 2 * 4 * SKL_FUSED_STREAM(dim) * (dim) + \
-     2 * 24 * SKL_FUSED_STREAM(dim))
+     2 * 32 * SKL_FUSED_STREAM(dim))
 
 /* plain_*: static shared memory */
 #define SKL_PLAIN_TILE 64

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.h"
 
-#include "../../src/cuda/device.h"
+#include "../../src/cuda/host/device.h"
 
 #include <inttypes.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A device for the library that is none: kernels run in the PTX emulator, cuBLAS is three loops. Everything above the
- * table of src/cuda/device.h, from the public calls down to grids, workspaces, splits and slabs, is the shipped code.
+ * table of src/cuda/host/device.h, from the public calls down to grids, workspaces, splits and slabs, is the shipped code.
  */
 #ifndef TEST_CUDA_DEVICE_H
 #define TEST_CUDA_DEVICE_H

@@ -5,7 +5,7 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
+When it passes, test_exact, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -17,6 +17,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, 'src', 'cuda')
+SOURCE_OF = {'forward': 'sweep_narrow', 'stream': 'sweep_wide', 'plain': 'sweep_any', 'grad': 'grad_pair',
+             'fused': 'grad_atomic', 'rows': 'row_kernels'}  # of the first part of a unit's name
 
 # File, unit, text, what stands there instead, what is broken. The first occurrence of the text is replaced.
 MUTANTS = [
@@ -30,8 +32,8 @@ MUTANTS = [
      'rows behind the last are copied'),
     ('tile.cuh', 'forward_bf16_64', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
     ('tile.cuh', 'stream_bf16', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
-    ('words.cuh', 'forward_bf16_64', '"r"(b0), "r"(b1)', '"r"(b1), "r"(b0)', 'operands of mma exchanged'),
-    ('words.cuh', 'grad_bf16_64', '"f"(hi), "f"(lo)', '"f"(lo), "f"(hi)', 'pairs of dx exchanged'),
+    ('ptx.cuh', 'forward_bf16_64', '"r"(b0), "r"(b1)', '"r"(b1), "r"(b0)', 'operands of mma exchanged'),
+    ('ptx.cuh', 'grad_bf16_64', '"f"(hi), "f"(lo)', '"f"(lo), "f"(hi)', 'pairs of dx exchanged'),
     # Which rows and columns
     ('tile.cuh', 'forward_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS',
      'every tile has all its rows'),
@@ -45,55 +47,71 @@ MUTANTS = [
     ('push.cuh', 'forward_bf16_64', 'column < r.hi', 'column <= r.hi', 'mask: one column too many'),
     ('push.cuh', 'forward_bf16_64', 'r.lo <= column', 'r.lo < column', 'mask: the first column is missing'),
     ('push.cuh', 'stream_bf16', 'q + bias_q', 'q', "Q's bias"),
-    ('rows.cu', 'rows', 'diagonal + args.right + 1', 'diagonal + args.right', 'the diagonal itself'),
-    ('rows.cu', 'rows', 'diagonal - args.left', 'diagonal - args.left + 1', 'the window is one column short'),
-    ('rows.cu', 'rows', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '',
+    ('row_kernels.cu', 'rows', 'diagonal + args.right + 1', 'diagonal + args.right', 'the diagonal itself'),
+    ('row_kernels.cu', 'rows', 'diagonal - args.left', 'diagonal - args.left + 1', 'the window is one column short'),
+    ('row_kernels.cu', 'rows', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '',
      'rows of weight 0 are not left out'),
-    ('forward.cu', 'forward_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+    ('sweep_narrow.cu', 'forward_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
-    ('forward.cu', 'forward_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
-    ('stream.cu', 'stream_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+    ('sweep_narrow.cu', 'forward_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
+    ('sweep_wide.cu', 'stream_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
-    ('plain.cu', 'plain', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
+    ('sweep_any.cu', 'plain', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
     # States
-    ('state.cuh', 'forward_bf16_64', 's.l[side] *= f;', '', 'l is not rescaled when m is raised'),
-    ('state.cuh', 'forward_bf16_64', 's.acc *= f;', ';', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'plain', 's.acc *= f;', ';', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'forward_bf16_64', 'b.l[side] * f_b', 'b.l[side]', 'l is not rescaled in a merge'),
-    ('state.cuh', 'forward_bf16_64', 'a.acc * f_a', 'a.acc', 'acc is not rescaled in a merge'),
-    ('state.cuh', 'forward_bf16_64', 'step < 4; step *= 2', 'step < 2; step *= 2', 'two lanes of four are merged'),
-    ('state.cuh', 'forward_bf16_64', 'factor_p * s.acc', 's.acc', 'acc in units of x'),
+    ('state.cuh', 'forward_bf16_64', 's.l[0] * f_p', 's.l[0]', "P's l is not rescaled when m is raised"),
+    ('state.cuh', 'forward_bf16_64', 's.l[1] * f_q', 's.l[1]', "Q's l is not rescaled when m is raised"),
+    ('state.cuh', 'forward_bf16_64', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'plain', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'forward_bf16_64', 'fmaf(s.l[0], move_p - move_q, s.acc)', 's.acc', 'acc does not move with m'),
+    ('state.cuh', 'stream_bf16', 'move_p - move_q', 'move_p', "acc does not move with Q's m"),
+    ('state.cuh', 'plain', 'move_p - move_q', 'move_p + move_q', "acc moves with Q's m, the wrong way"),
+    ('state.cuh', 'plain', 'power_of_two(fmaxf(move_p, -126))', 'power_of_two(move_p)',
+     'an infinite acc times 0'),
+    ('state.cuh', 'forward_bf16_64', 'fmaxf(relative(s.m[1], m[1], factor[1]), SKL_FARTHEST)',
+     'relative(s.m[1], m[1], factor[1])', 'the move of a state without columns is infinite'),
+    ('state.cuh', 'forward_bf16_64', 'other = moved_state(b, m, factor)', 'other = b', 'one state is not moved in a merge'),
+    ('ptx.cuh', 'plain', '__fmul_rn(x - m, factor)', 'fmaf(x, factor, -m * factor)', 'scores are scaled before m is subtracted'),
+    ('ptx.cuh', 'forward_bf16_64', '__fmul_rn(x - m, factor)', '(x - m) * factor', 'y_P - y_Q by a multiply-add'),
+    ('tile.cuh', 'plain', '__fmul_rn(s.cap, tanhf(s.inner * x))', 's.cap * tanhf(s.inner * x)',
+     'a softcap is not rounded before m is subtracted'),
+    ('state.cuh', 'forward_bf16_64', 'step < LANES; step *= 2', 'step < LANES / 2; step *= 2',
+     'half of the lanes are merged'),
     ('state.cuh', 'forward_bf16_64', 'd = EDGE && p == 0 ? 0 : d;', '', '0 (-inf) is formed'),
     ('push.cuh', 'forward_bf16_64', '__any_sync(~0u, top > SKL_RAISE)', 'false', 'm is never raised'),
     ('push.cuh', 'forward_bf16_64', 'if ((threadIdx.x & 3) == 0 && row < at.valid)', 'if (row < at.valid)',
      'all lanes of a row write its state'),
     ('push.cuh', 'forward_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
-    ('push.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[side] : 0', 'mass * over_m[side]',
+    ('divergence.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[i] : 0', 'mass * over_m[i]',
      'JSD: 0 (inf) is formed'),
-    ('plain.cu', 'plain', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
-    ('rows.cu', 'rows', 'double f = exp(y - s.m)', 'double f = 1', 'splits are not rescaled'),
+    ('sweep_any.cu', 'plain', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
+    ('row_kernels.cu', 'rows', 's.m == m[side] ? 1 : exp(s.m - m[side])', '1', 'splits are not rescaled'),
+    ('row_kernels.cu', 'rows', '(acc + l_p * shift) * factor', 'acc * factor', "a split's acc does not move"),
+    ('row_kernels.cu', 'rows', '(log(l_q) - log(l_p))', '(lse_of(s.side[1]) - lse_of(s.side[0]))', 'KL by LSEs'),
+    ('row_kernels.cu', 'rows', '(float)-log_l[0], (float)-log_l[1]', '(float)-log_l[1], (float)-log_l[1]', "P has Q's l"),
     # Pipelines
-    ('forward.cu', 'forward_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
+    ('sweep_narrow.cu', 'forward_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
      'the next tile goes into the stage in use'),
-    ('stream.cu', 'stream_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
+    ('sweep_wide.cu', 'stream_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
      'two warps write one state'),
-    ('stream.cu', 'stream_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
+    ('sweep_wide.cu', 'stream_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
     # dz and gradients
     ('divergence.cuh', 'plain', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
     ('divergence.cuh', 'plain', '(1 - tanh * tanh)', '1', "the softcap's slope"),
-    ('divergence.cuh', 'plain', '(logit_gap(t, x_p, x_q) - c)', 'logit_gap(t, x_p, x_q)', "P's dz without its mean"),
+    ('divergence.cuh', 'plain', '((y_p - y_q) - c)', '(y_p - y_q)', "P's dz without its mean"),
+    ('divergence.cuh', 'plain', 'fmaf(x - (side ? t.m[1] : t.m[0])', 'fmaf(x', 'probabilities without m'),
     ('divergence.cuh', 'plain', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
-    ('plain.cu', 'plain', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
-    ('plain.cu', 'plain', 'v == -INFINITY ? v : s.factor * v', 's.factor * v',
-     'a masked column under a negative scale'),
-    ('stream.cu', 'stream_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
+    ('sweep_any.cu', 'plain', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
+    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 's.inner * x', 'no mass under a negative scale'),
+    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 'x', 'the sign of the scale'),
+    ('sweep_wide.cu', 'stream_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
      'slabs after the first, in columns'),
-    ('rows.cu', 'rows', ' + (lse[0] - lse[1])', '', 'c is the loss'),
-    ('rows.cu', 'rows', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
-    ('rows.cu', 'rows', 'sum / args.scalars->weight_sum', 'sum', 'the mean is a sum'),
-    ('rows.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
+    ('row_kernels.cu', 'rows', ' + (log_l[0] - log_l[1])', '', 'c is the loss'),
+    ('row_kernels.cu', 'rows', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
+    ('row_kernels.cu', 'rows', 'sum / args.scalars->weight_sum', 'sum', 'the mean is a sum'),
+    ('row_kernels.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
      'padding is cleared from row 0 on'),
-    ('rows.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
+    ('row_kernels.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
+    ('grad.cuh', 'grad_bf16_64', '16 * streamed)', '16 * (streamed ^ 1))', 'references of the neighbouring row'),
     ('grad.cuh', 'grad_bf16_64', 'd[e] *= f.r;', ';', "a row's weight (db)"),
     ('grad.cuh', 'grad_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
      "a row's weight (da)"),
@@ -101,16 +119,16 @@ MUTANTS = [
      'streamed vectors are not transposed'),
     ('grad_tiles.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
     ('grad.cuh', 'grad_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
-    ('rows.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
+    ('row_kernels.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
 ]
 
 
 def compile_unit(nvcc, sources, unit, ptx):
-    """Compiles forward_bf16_64 as forward.cu with -DSKL_TYPE=bf16 -DSKL_DIM=64. Returns the compiler's complaint."""
+    """Compiles forward_bf16_64 as sweep_narrow.cu with -DSKL_TYPE=bf16 -DSKL_DIM=64. Returns the compiler's complaint."""
     parts = unit.split('_')
     define = [flag + part for flag, part in zip(('-DSKL_TYPE=', '-DSKL_DIM='), parts[1:])]
     command = [nvcc, '-std=c++17', '-O3', '-I' + os.path.join(ROOT, 'include'), '-arch=compute_80', '-ptx', *define,
-               os.path.join(sources, parts[0] + '.cu'), '-o', ptx]
+               os.path.join(sources, 'kernels', SOURCE_OF[parts[0]] + '.cu'), '-o', ptx]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout + done.stderr if done.returncode else ''
 
@@ -154,7 +172,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'plan', 'rounding')]
+    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'exact', 'plan', 'rounding')]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
@@ -172,7 +190,7 @@ def main():
             for name in os.listdir(ptx_dir):
                 if name.endswith('.ptx') and name != unit + '.ptx':
                     os.symlink(os.path.join(ptx_dir, name), os.path.join(ptx, name))
-            path = os.path.join(sources, file)
+            path = os.path.join(sources, 'kernels', file)
             with open(path) as f:
                 source = f.read()
             if text not in source:

@@ -88,6 +88,19 @@ static void masks(void)
     }
 }
 
+/* Many columns, hence small dx, some below f16's smallest normal number, where rounding would cost more than 2^-11 of
+ * them if they were not scaled up: in plain_dz too, for either side, beside a side of another dtype and alone. */
+static void small_dx(void)
+{
+    for (int k = 0; k < 4; k++) {
+        struct test_case c = sized(SKL_LINEAR, SKL_F16, 2, 385, k % 2 ? 28 : 21);
+        c.dtype[S] = k == 2 ? SKL_F32 : SKL_F16, c.dtype[T] = k == 3 ? SKL_F32 : SKL_F16;
+        c.spread = 2.5, c.weights = TEST_POSITIVE, c.divergence = k % 3, c.reduction = SKL_MEAN;
+        c.layout = TEST_GAPS;
+        run_case(&c);
+    }
+}
+
 /* The same mixtures as the CPU's tests, mostly in one 16-bit type and aligned, so that most meet tensor cores. */
 static void random_cases(int n)
 {
@@ -113,6 +126,7 @@ int main(void)
     sizes();
     widths();
     masks();
+    small_dx();
     random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 60, 6));
     for (int i = 0; i < test_device.kernel_count; i++) printf("%s%s", i ? " " : "kernels: ", test_device.kernels[i]);
     printf("\n");

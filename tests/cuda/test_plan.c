@@ -5,7 +5,7 @@
  */
 #include "families.h"
 
-#include "../../src/cuda/plan.h"
+#include "../../src/cuda/host/plan.h"
 #include "../../src/cuda/shapes.h"
 
 /* ------------------------------------------------------------------------------------------------ decisions --- */
@@ -275,10 +275,13 @@ static void offsets(void)
                  {"tile_range", m->tile_range, 5 * sizeof *m->tile_range},
                  {"state", m->state, 300 * SKL_STATES * sizeof(float) * (size_t)plan.states},
                  {"loss", m->loss, 300 * sizeof(double)},
+                 {"references", m->references, 300 * sizeof *m->references},
                  {"factors", m->factors, 300 * sizeof *m->factors},
                  {"row_loss", m->row_loss, 300 * sizeof(float)},
-                 {"row_lse[0]", m->row_lse[0], 300 * sizeof(float)},
-                 {"row_lse[1]", m->row_lse[1], 300 * sizeof(float)},
+                 {"row_m[0]", m->row_m[0], 300 * sizeof(float)},
+                 {"row_m[1]", m->row_m[1], 300 * sizeof(float)},
+                 {"row_l[0]", m->row_l[0], 300 * sizeof(float)},
+                 {"row_l[1]", m->row_l[1], 300 * sizeof(float)},
                  {"row_kl[0]", m->row_kl[0], 300 * sizeof(float)},
                  {"row_kl[1]", m->row_kl[1], 300 * sizeof(float)},
                  {"slab", m->slab, (size_t)plan.slab_rows * (size_t)plan.slab_columns * 2},

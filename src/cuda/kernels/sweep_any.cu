@@ -3,7 +3,7 @@
  * Any operands: f32, mixed dtypes, any alignment, stride and dimension, any scale. Ordinary f32 multiply-adds (FFMA), no
  * tensor cores: a product of f32 operands keeps 24 bits where TF32 would keep 11.
  *
- *     y_P = factor_P (A_P B_P^T),  y_Q = factor_Q (A_Q B_Q^T)       [64 x 64] a tile, 4 x 4 of each side a thread
+ *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
  *     kl, jsd: push of the columns into the rows' states;   dz: dx of the tile into a slab
  *
  * A block of 256 threads owns 64 rows; both operands come through shared memory as f32, 16 entries of the dimension at a
@@ -11,7 +11,7 @@
  *   error   sums of dim products in f32, in order: |error of x| <= dim 2^-24 sum |a b|, a tenth of that in practice
  */
 #include "push.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 namespace
 {
@@ -44,8 +44,8 @@ struct plain {
             to[d][i] = i < valid && d0 + d < dim ? element(m.data, base + i * m.stride[2] + d0 + d, m.dtype) : 0;
     }
 
-    /* y of the tile; -inf outside the rows' ranges. */
-    __device__ __forceinline__ void logits(float (*a)[PITCH], float (*b)[PITCH], int first, float (&y)[2][4][4])
+    /* The scores of the tile; -inf outside the rows' ranges. */
+    __device__ __forceinline__ void logits(float (*a)[PITCH], float (*b)[PITCH], int first, float (&x)[2][4][4])
     {
 #pragma unroll
         for (int side = 0; side < 2; side++) {
@@ -53,7 +53,7 @@ struct plain {
             int64_t rows = at.b * s.a.stride[0] + at.h * s.a.stride[1] + at.i * s.a.stride[2];
             int64_t columns = at.b * s.b.stride[0] + at.h / s.share * s.b.stride[1] + first * s.b.stride[2];
 #pragma unroll
-            for (int i = 0; i < 16; i++) y[side][i >> 2][i & 3] = 0;
+            for (int i = 0; i < 16; i++) x[side][i >> 2][i & 3] = 0;
             for (int d0 = 0; d0 < s.dim; d0 += DEPTH) {
                 __syncthreads();
                 load(a, s.a, rows, at.valid, d0, s.dim);
@@ -65,28 +65,17 @@ struct plain {
                     float row[4] = {u.x, u.y, u.z, u.w}, column[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
                     for (int i = 0; i < 16; i++)
-                        y[side][i >> 2][i & 3] = fmaf(row[i >> 2], column[i & 3], y[side][i >> 2][i & 3]);
+                        x[side][i >> 2][i & 3] = fmaf(row[i >> 2], column[i & 3], x[side][i >> 2][i & 3]);
                 }
             }
 #pragma unroll
             for (int i = 0; i < 16; i++) {
-                float &v = y[side][i >> 2][i & 3];
+                float &v = x[side][i >> 2][i & 3];
                 v = edge_logit(s, v, first + 4 * tx + (i & 3), ranges[4 * ty + (i >> 2)]);
-                v = v == -INFINITY ? v : s.factor * v; /* no mass, whatever the sign of the scale */
             }
         }
     }
 };
-
-/* The 16 threads of a row agree on its state. */
-template <class T> SKL_DEVICE T exchanged(T s, int step)
-{
-    static_assert(sizeof(T) % sizeof(float) == 0, "a structure of floats");
-    float *x = (float *)&s;
-#pragma unroll
-    for (int i = 0; i < sizeof(T) / sizeof(float); i++) x[i] = __shfl_xor_sync(~0u, x[i], step);
-    return s;
-}
 
 struct shared_tiles {
     float a[DEPTH][PITCH], b[DEPTH][PITCH];
@@ -95,22 +84,24 @@ struct shared_tiles {
 
 struct plain_kl {
     row_state state[4];
+    float factor[2];
+
     __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
     {
+        factor[0] = f.p.side[0].factor, factor[1] = f.p.side[1].factor;
 #pragma unroll
         for (int i = 0; i < 4; i++) state[i] = empty_state();
     }
-    __device__ __forceinline__ void push(const plain &f, const float (&y)[2][4][4])
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
     {
-        const float one[2] = {1, 1};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float row[2][4] = {{y[0][i][0], y[0][i][1], y[0][i][2], y[0][i][3]},
-                                     {y[1][i][0], y[1][i][1], y[1][i][2], y[1][i][3]}};
-            row_sums sums = sums_of<true>(state[i], row, one, 1);
+            const float row[2][4] = {{x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3]},
+                                     {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]}};
+            row_sums sums = sums_of<true>(state[i], row, factor);
             if (fmaxf(sums.l[0], sums.l[1]) > SKL_RAISE) {
-                raise_state(state[i], row, one);
-                sums = sums_of<true>(state[i], row, one, 1);
+                raise_state(state[i], row, factor);
+                sums = sums_of<true>(state[i], row, factor);
             }
             add(state[i], sums);
         }
@@ -119,46 +110,34 @@ struct plain_kl {
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-#pragma unroll
-            for (int step = 1; step < 16; step *= 2) state[i] = merged(state[i], exchanged(state[i], step));
+            const row_state s = merged_over_lanes<16>(state[i], factor);
             int row = 4 * f.ty + i;
             if (f.tx == 0 && row < f.at.valid)
-                write_state(args.state + (int64_t)blockIdx.y * SKL_STATES * f.p.rows, f.p.rows, f.at.first + row,
-                            state[i], 1);
+                write_state(args.state + (int64_t)blockIdx.y * SKL_STATES * f.p.rows, f.p.rows, f.at.first + row, s);
         }
     }
 };
 
-/* y are used as they are: factor and ratio 1. */
-SKL_DEVICE row_terms plain_terms(float lse_p, float lse_q)
-{
-    return {{1, 1}, 1, {-lse_p, -lse_q}};
-}
-
 struct plain_jsd {
     row_terms terms[4];
     float kl[4][2];
+
     __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int64_t row = f.at.first + min(4 * f.ty + i, f.at.valid - 1);
-            terms[i] = plain_terms(args.factors[row].lse2[0], args.factors[row].lse2[1]);
+            terms[i] = terms_of(f.p, args.references[row]);
             kl[i][0] = kl[i][1] = 0;
         }
     }
-    __device__ __forceinline__ void push(const plain &f, const float (&y)[2][4][4])
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float sum[2] = {0, 0};
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float over_m[2], mass[2] = {probability(terms[i], 0, y[0][i][j]), probability(terms[i], 1, y[1][i][j])};
-                log_over_mixture(terms[i], f.p.side, y[0][i][j], y[1][i][j], over_m);
-                sum[0] += mass[0] != 0 ? mass[0] * over_m[0] : 0;
-                sum[1] += mass[1] != 0 ? mass[1] * over_m[1] : 0;
-            }
+            for (int j = 0; j < 4; j++) add_mixture_terms(terms[i], f.p.side, x[0][i][j], x[1][i][j], sum);
             kl[i][0] += sum[0], kl[i][1] += sum[1];
         }
     }
@@ -190,9 +169,9 @@ template <class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &args)
     PUSH push;
     push.start(f, args);
     for (int c = first; c < end; c += TILE) {
-        float y[2][4][4];
-        f.logits(shared.a, shared.b, c, y);
-        push.push(f, y);
+        float x[2][4][4];
+        f.logits(shared.a, shared.b, c, x);
+        push.push(f, x);
     }
     push.write(f, args);
 }
@@ -217,16 +196,17 @@ extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_c
     f.ranges = shared.ranges;
     load_ranges<TILE, 256>(g.problem, f.at, shared.ranges);
     const int first = args.first_column + blockIdx.y * TILE;
-    float y[2][4][4];
-    f.logits(shared.a, shared.b, first, y);
+    float x[2][4][4];
+    f.logits(shared.a, shared.b, first, x);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int row = 4 * f.ty + (i >> 2), column = 4 * f.tx + (i & 3);
         if (row >= f.at.valid || blockIdx.y * TILE + column >= args.columns)
             continue;
-        const skl_gpu_factors t = g.factors[f.at.first + row];
-        float x = dx_of(g, t, plain_terms(t.lse2[0], t.lse2[1]), y[0][i >> 2][i & 3], y[1][i >> 2][i & 3]);
+        const int64_t number = f.at.first + row;
+        const float dx = dx_of(g, g.factors[number], terms_of(g.problem, g.references[number]), x[0][i >> 2][i & 3],
+                               x[1][i >> 2][i & 3]);
         put_element(args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype,
-                    x);
+                    dx);
     }
 }

@@ -9,7 +9,7 @@
 #ifndef SKL_TILE_CUH
 #define SKL_TILE_CUH
 
-#include "words.cuh"
+#include "ptx.cuh"
 
 /* Bytes from the tile's start to chunk c of row r. */
 template <int DIM> SKL_DEVICE uint32_t chunk_at(int r, int c)
@@ -178,10 +178,11 @@ SKL_DEVICE float bias_at(const skl_gpu_side &s, int column, int columns)
     return s.bias.data && column < columns ? element(s.bias.data, column * s.bias.stride[2], s.bias.dtype) : 0;
 }
 
-/* x' of x = <a, b> + bias. */
+/* The score of x = <a, b> + bias. A bias of -inf is no mass, whatever the sign of the scale. Rounded before a reference
+ * is subtracted from it (no FMA), as the reference is. */
 SKL_DEVICE float edge_logit(const skl_gpu_side &s, float x)
 {
-    return s.cap != 0 ? s.cap * tanhf(s.inner * x) : x;
+    return s.cap != 0 ? __fmul_rn(s.cap, tanhf(s.inner * x)) : x == -INFINITY ? x : s.inner * x;
 }
 
 /* A logit that must be looked at by itself: outside its row's range, with a column bias or under a softcap. */

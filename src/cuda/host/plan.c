@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan.h"
 
-#include "shapes.h"
+#include "../shapes.h"
 
 #include <limits.h>
 
@@ -36,7 +36,8 @@ static int copies_whole(const struct skl_operand *o)
     return (uintptr_t)o->data % 16 == 0 && o->stride[0] % 8 == 0 && o->stride[1] % 8 == 0 && o->stride[2] % 8 == 0;
 }
 
-/* Tensor cores take both operands of both sides in one 16-bit type. A running m needs factors that keep the order. */
+/* Tensor cores take both operands of both sides in one 16-bit type. Their kernels know no negative
+ * scale. */
 static int tensor_cores(const struct skl_work *w)
 {
     int type = w->side[0].a.dtype;
@@ -44,9 +45,9 @@ static int tensor_cores(const struct skl_work *w)
         return 0;
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        double factor = s->cap != 0 ? 1 : s->logit_factor;
+        double factor = s->unit * SKL_LOG2E;
         if (s->a.dtype != type || s->b.dtype != type || s->dim % 8 || !copies_whole(&s->a) || !copies_whole(&s->b) ||
-            !(factor > 1e-20 && factor < 1e20))
+            s->sign < 0 || !(factor > 1e-20 && factor < 1e20))
             return 0;
     }
     return 1;
@@ -196,7 +197,9 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
     int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
-    plan->bytes = 256; /* offset 0 is NULL */
+    int twice = both || (skl_sweeps(w->form) == 2 &&
+                         plan->call == SKL_CALL_VALUE); /* a later step reads what the first sweep found */
+    plan->bytes = 256;                                  /* offset 0 is NULL */
     m->scalars = take(plan, sizeof *m->scalars);
     m->range = take(plan, rows * (int64_t)sizeof *m->range);
     m->tile_range = take(plan, row_tiles * (int64_t)sizeof *m->tile_range);
@@ -205,12 +208,16 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
     if (skl_sweeps(w->form) == 2 || w->grads)
+        m->references = take(plan, rows * (int64_t)sizeof *m->references);
+    if (skl_sweeps(w->form) == 2 || w->grads)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
     if (both && !w->result[SKL_ROW_loss].data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
     for (int side = 0; side < 2; side++) {
-        if ((both || (skl_sweeps(w->form) == 2 && sweeps)) && !w->result[skl_of_side(w, SKL_ROW_lse_s, side)].data)
-            m->row_lse[side] = take(plan, rows * (int64_t)sizeof **m->row_lse);
+        if (twice && !w->result[skl_of_side(w, SKL_ROW_m_s, side)].data)
+            m->row_m[side] = take(plan, rows * (int64_t)sizeof **m->row_m);
+        if (twice && !w->result[skl_of_side(w, SKL_ROW_l_s, side)].data)
+            m->row_l[side] = take(plan, rows * (int64_t)sizeof **m->row_l);
         if (both && skl_sweeps(w->form) == 2 && !w->result[skl_of_side(w, SKL_ROW_kl_s, side)].data)
             m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
     }
@@ -255,7 +262,8 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
         if (w->labels.ids.data || w->result[i].data)
             return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
     if (w->form != SKL_FORM_KL && w->form != SKL_FORM_JSD)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
     choose_kernels(w, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(

@@ -8,21 +8,36 @@
 
 #include "tile.cuh"
 
-/* In the background; {0, 0} when there is none. */
-SKL_DEVICE void copy_range(uint32_t to, const skl_gpu_range *from, bool in)
+/* A range, or a row's factors, in the background; zeros when there are none. */
+SKL_DEVICE void copy_8_bytes(uint32_t to, const void *from, bool in)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(in ? 8 : 0) : "memory");
 }
 
 /* From shared memory. */
-SKL_DEVICE skl_gpu_factors load_factors_at(uint32_t from)
+SKL_DEVICE skl_gpu_reference load_reference(uint32_t from)
 {
-    skl_gpu_factors f;
+    skl_gpu_reference r;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(f.lse2[0]), "=f"(f.lse2[1]), "=f"(f.c), "=f"(f.r)
+                 : "=f"(r.m[0]), "=f"(r.m[1]), "=f"(r.minus_log_l[0]), "=f"(r.minus_log_l[1])
                  : "r"(from)
                  : "memory");
+    return r;
+}
+
+SKL_DEVICE skl_gpu_factors load_factors(uint32_t from)
+{
+    skl_gpu_factors f;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(f.c), "=f"(f.r) : "r"(from) : "memory");
     return f;
+}
+
+/* r of the factors alone. */
+SKL_DEVICE float load_weight(uint32_t from)
+{
+    float r;
+    asm volatile("ld.shared.f32 %0, [%1+4];" : "=f"(r) : "r"(from) : "memory");
+    return r;
 }
 
 SKL_DEVICE skl_gpu_range load_range(uint32_t from)
@@ -33,7 +48,7 @@ SKL_DEVICE skl_gpu_range load_range(uint32_t from)
 }
 
 /* A thread's part in copying tiles [ROWS][DIM]: chunk c of the rows r, r + STEP, ... Places in a matrix are counted in
- * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps others away (plan.c). */
+ * chunks of 16 bytes and 32 bits, since registers are scarce: the host keeps others away (host/plan.c). */
 template <int ROWS, int DIM, int THREADS> struct tile_copy {
     static constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     static_assert(ROWS % STEP == 0, "a tile is whole steps");

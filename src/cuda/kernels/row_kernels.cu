@@ -4,7 +4,7 @@
  * everything they leave to be finished. A row is visited once by each; sums over rows are made by one block in a fixed
  * order, in double, so that results do not depend on the device. O(rows) bytes, no shared memory beyond a reduction.
  */
-#include "words.cuh"
+#include "ptx.cuh"
 
 namespace
 {
@@ -129,63 +129,127 @@ extern "C" __global__ void __launch_bounds__(64) skl_find_ranges(const __grid_co
 namespace
 {
 
-struct side_state {
-    double m, l, acc; /* natural logarithms */
+#define SKL_NO_MASS -3e38f /* minus log l of a row without gradient: every probability is 0 */
+
+/* A row's state as src/work.h has it, natural logarithms: m is in units of logits here. */
+struct skl_row_state {
+    struct skl_side_state {
+        double m, l, acc;
+    } side[2];
 };
 
-/* The states of all splits: m is the largest, sums are rescaled to it. */
-SKL_DEVICE side_state merged_splits(const skl_gpu_finish_rows &args, int64_t row, int side)
+SKL_DEVICE skl_row_state skl_empty_row()
 {
-    side_state s = {-INFINITY, 0, 0};
-    for (int pass = 0; pass < 2; pass++)
-        for (int split = 0; split < args.splits; split++) {
-            const float *at = args.state + (int64_t)split * SKL_STATES * args.rows + row;
-            float m = at[(side ? SKL_M_Q : SKL_M_P) * args.rows], l = at[(side ? SKL_L_Q : SKL_L_P) * args.rows];
-            double y = SKL_LN2_DOUBLE * m;
-            if (l == 0)
-                continue;
-            if (pass == 0) {
-                s.m = fmax(s.m, y);
-                continue;
-            }
-            double f = exp(y - s.m), acc = side == 0 ? at[SKL_ACC * args.rows] : 0;
-            s.l += l * f;
-            s.acc += isinf(acc) ? acc : SKL_LN2_DOUBLE * acc * f;
+    return {{{-INFINITY, 0, 0}, {-INFINITY, 0, 0}}};
+}
+
+/* acc refers to both sides' m: what it is after they have moved by 'shift', with factor = e^{m_P - m_P'}. */
+SKL_DEVICE double skl_moved_acc(double acc, double l_p, double shift, double factor)
+{
+    return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
+}
+
+/* Two sets of columns under common references; acc of KL(P || Q) is P's, and only it moves. JSD's second sweep has l = 0
+ * and its accs are only added. */
+SKL_DEVICE void skl_merge_row(skl_row_state &into, const skl_row_state &from)
+{
+    const skl_row_state each[2] = {into, from};
+    const double m[2] = {fmax(into.side[0].m, from.side[0].m), fmax(into.side[1].m, from.side[1].m)};
+    into = {{{m[0], 0, 0}, {m[1], 0, 0}}};
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const double shift = (each[k].side[0].m - m[0]) - (each[k].side[1].m - m[1]);
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const skl_row_state::skl_side_state &s = each[k].side[side];
+            const double f = s.m == m[side] ? 1 : exp(s.m - m[side]);
+            into.side[side].l += s.l * f;
+            into.side[side].acc += side ? s.acc : skl_moved_acc(s.acc, s.l, shift, f);
         }
+    }
+}
+
+/* What a split of the columns left. */
+SKL_DEVICE skl_row_state split_state(const skl_gpu_finish_rows &args, int64_t row, int split)
+{
+    const float *at = args.state + (int64_t)split * SKL_STATES * args.rows + row;
+    const float l[2] = {at[SKL_L_P * args.rows], at[SKL_L_Q * args.rows]};
+    skl_row_state s = skl_empty_row();
+    if (args.sweep == SKL_SWEEP_JSD) {
+        s.side[0].acc = l[0], s.side[1].acc = l[1];
+        return s;
+    }
+    if (l[0] != 0)
+        s.side[0] = {args.unit[0] * at[SKL_M_P * args.rows], l[0], SKL_LN2_DOUBLE * at[SKL_ACC * args.rows]};
+    if (l[1] != 0)
+        s.side[1] = {args.unit[1] * at[SKL_M_Q * args.rows], l[1], 0};
     return s;
 }
 
-SKL_DEVICE side_state given_state(const skl_gpu_finish_rows &args, int64_t row, int side)
+SKL_DEVICE skl_row_state skl_private_state(const skl_gpu_finish_rows &args, const skl_state &s)
 {
-    const skl_state &s = args.partial_in[row];
-    if (side == args.student)
-        return {s.m_s, s.l_s, s.acc_s};
-    return {s.m_t, s.l_t, s.acc_t};
+    skl_row_state row = {{{s.m_s, s.l_s, s.acc_s}, {s.m_t, s.l_t, s.acc_t}}};
+    return args.student ? skl_row_state{{row.side[1], row.side[0]}} : row;
 }
 
-/* The kernels' acc is a sum of e^{z_P - m_P} (z_P - z_Q); a caller's states have both logits relative to their m. */
-SKL_DEVICE double offset_of_acc(const side_state &p, const side_state &q)
+SKL_DEVICE skl_state skl_public_state(const skl_gpu_finish_rows &args, const skl_row_state &row)
 {
-    return p.l == 0 || isinf(p.acc) || isinf(q.m) ? 0 : p.l * (p.m - q.m);
+    const skl_row_state::skl_side_state s = args.student ? row.side[1] : row.side[0],
+                                        t = args.student ? row.side[0] : row.side[1];
+    return {s.m, s.l, s.acc, t.m, t.l, t.acc};
 }
 
-SKL_DEVICE double lse_of(const side_state &s)
+SKL_DEVICE double lse_of(const skl_row_state::skl_side_state &s)
 {
     return s.l == 0 ? -INFINITY : s.m + log(s.l);
 }
 
-/* KL(P || Q) = acc / l_P + LSE_Q - LSE_P; a sum of no terms is 0, mass where Q has none is infinite. */
-SKL_DEVICE double kl_of(const side_state &p, double lse_p, double lse_q)
+/* KL(P || Q) = acc / l_P + log l_Q - log l_P; a sum of no terms is 0, mass where Q has none is infinite. */
+SKL_DEVICE double finish_kl(const skl_row_state &s)
 {
-    return lse_p == -INFINITY ? 0 : lse_q == -INFINITY ? (double)INFINITY : p.acc / p.l + (lse_q - lse_p);
+    const double l_p = s.side[0].l, l_q = s.side[1].l;
+    return l_p == 0 ? 0 : l_q == 0 ? (double)INFINITY : s.side[0].acc / l_p + (log(l_q) - log(l_p));
 }
 
-SKL_DEVICE void put_partial(const skl_gpu_finish_rows &args, int64_t row, side_state (&s)[2])
+/* A complete row's results, natural logarithms: LSE = m + log l. */
+struct skl_row_result {
+    double loss, lse[2], kl[2], m[2], l[2];
+};
+
+SKL_DEVICE skl_row_result skl_finish_row(const skl_gpu_finish_rows &args, const skl_row_state &s)
 {
+    skl_row_result r = {0};
+#pragma unroll
+    for (int side = 0; side < 2; side++)
+        r.lse[side] = lse_of(s.side[side]), r.m[side] = s.side[side].m, r.l[side] = s.side[side].l;
     if (args.sweep == SKL_SWEEP_KL)
-        s[0].acc -= offset_of_acc(s[0], s[1]);
-    const side_state a = args.student ? s[1] : s[0], b = args.student ? s[0] : s[1];
-    args.partial[row] = {a.m, a.l, a.acc, b.m, b.l, b.acc};
+        r.loss = finish_kl(s);
+    else if (args.sweep == SKL_SWEEP_JSD && s.side[0].l == 0 && s.side[1].l == 0) {
+        /* a state of the second sweep: that of the first knows no divergence yet */
+        r.kl[0] = s.side[0].acc, r.kl[1] = s.side[1].acc;
+        r.loss = args.beta[0] * r.kl[0] + args.beta[1] * r.kl[1];
+    }
+    return r;
+}
+
+/* Each sweep writes what it knows: the LSEs are known after the first one, the divergence after the last. */
+SKL_DEVICE void skl_put_row(const skl_gpu_finish_rows &args, int64_t row, const skl_row_result &r)
+{
+    const bool lses = args.sweep != SKL_SWEEP_JSD || args.partial_in, divergence = args.sweep != SKL_SWEEP_LSE;
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        if (lses) {
+            put_row(args.lse[side], row, args.heads, args.n, r.lse[side]);
+            put_row(args.m[side], row, args.heads, args.n, r.m[side] / args.unit[side]);
+            put_row(args.l[side], row, args.heads, args.n, r.l[side]);
+        }
+        if (args.sweep == SKL_SWEEP_JSD)
+            put_row(args.kl[side], row, args.heads, args.n, r.kl[side]);
+    }
+    if (divergence)
+        put_row(args.loss, row, args.heads, args.n, r.loss);
+    if (divergence && args.loss_out)
+        args.loss_out[row] = r.loss;
 }
 
 }  // namespace
@@ -195,46 +259,17 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     int64_t row = own_row();
     if (row >= args.rows)
         return;
-    int heads = args.heads, n = args.n;
-    side_state s[2] = {{-INFINITY, 0, 0}, {-INFINITY, 0, 0}};
-    bool work = args.partial_in ? row_weight(args.weight, row, heads, n) != 0 : args.range[row].lo < args.range[row].hi;
-    if (args.sweep == SKL_SWEEP_JSD && !args.partial_in) {
-        for (int split = 0; work && split < args.splits; split++) {
-            const float *at = args.state + (int64_t)split * SKL_STATES * args.rows + row;
-            s[0].acc += at[SKL_L_P * args.rows], s[1].acc += at[SKL_L_Q * args.rows];
-        }
-    } else if (work)
-#pragma unroll
-        for (int side = 0; side < 2; side++)
-            s[side] = args.partial_in ? given_state(args, row, side) : merged_splits(args, row, side);
-    if (args.partial) {
-        put_partial(args, row, s);
-        return;
-    }
-    if (args.partial_in && args.sweep == SKL_SWEEP_KL)
-        s[0].acc += offset_of_acc(s[0], s[1]);
-    if (args.partial_in && args.sweep == SKL_SWEEP_JSD && (s[0].l != 0 || s[1].l != 0))
-        s[0].acc = s[1].acc = 0; /* a state of the first sweep knows no divergence yet */
-    double lse[2] = {lse_of(s[0]), lse_of(s[1])}, loss = 0;
-    if (args.sweep != SKL_SWEEP_JSD || args.partial_in)
-#pragma unroll
-        for (int side = 0; side < 2; side++) {
-            float m = (float)(lse[side] / args.unit[side]);
-            put_row(args.lse[side], row, heads, n, lse[side]);
-            put_row(args.m[side], row, heads, n, m);
-            put_row(args.l[side], row, heads, n, isinf(m) ? 0 : exp(lse[side] - args.unit[side] * m));
-        }
-    if (args.sweep == SKL_SWEEP_LSE)
-        return;
-    if (args.sweep == SKL_SWEEP_JSD) {
-#pragma unroll
-        for (int side = 0; side < 2; side++) put_row(args.kl[side], row, heads, n, s[side].acc);
-        loss = args.beta[0] * s[0].acc + args.beta[1] * s[1].acc;
-    } else
-        loss = kl_of(s[0], lse[0], lse[1]);
-    put_row(args.loss, row, heads, n, loss);
-    if (args.loss_out)
-        args.loss_out[row] = loss;
+    skl_row_state s = skl_empty_row();
+    bool work = args.partial_in ? row_weight(args.weight, row, args.heads, args.n) != 0
+                                : args.range[row].lo < args.range[row].hi;
+    if (work && args.partial_in)
+        s = skl_private_state(args, args.partial_in[row]);
+    for (int split = 0; work && !args.partial_in && split < args.splits; split++)
+        skl_merge_row(s, split_state(args, row, split));
+    if (args.partial)
+        args.partial[row] = skl_public_state(args, s);
+    else
+        skl_put_row(args, row, skl_finish_row(args, s));
 }
 
 extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_constant__ skl_gpu_sum_values args)
@@ -252,13 +287,18 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_co
 namespace
 {
 
-/* From its two parts, if they were given. */
-SKL_DEVICE double saved_lse(const skl_gpu_make_factors &args, int64_t row, int side)
+/* A side's m, a score, and log l in base 2, as they were saved; or else from its LSE, which has lost what its rounding
+ * took. l = 0: no mass. */
+SKL_DEVICE double saved_reference(const skl_gpu_make_factors &args, int64_t row, int side, float &m)
 {
-    if (!args.m[side].data || !args.l[side].data)
-        return row_value(args.lse[side], row, args.heads, args.n);
-    double m = row_value(args.m[side], row, args.heads, args.n), l = row_value(args.l[side], row, args.heads, args.n);
-    return l == 0 ? -INFINITY : args.unit[side] * m + log(l);
+    if (args.m[side].data && args.l[side].data) {
+        const float l = row_value(args.l[side], row, args.heads, args.n);
+        m = row_value(args.m[side], row, args.heads, args.n);
+        return l == 0 ? -INFINITY : log2((double)l);
+    }
+    const double lse = row_value(args.lse[side], row, args.heads, args.n);
+    m = (float)(lse / args.unit[side]);
+    return lse == -INFINITY ? -INFINITY : SKL_LOG2E_DOUBLE * (lse - args.unit[side] * m);
 }
 
 }  // namespace
@@ -269,16 +309,19 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_
     if (row >= args.rows)
         return;
     int heads = args.heads, n = args.n;
-    skl_gpu_factors f = {{1e30f, 1e30f}, 0, 0};
-    double lse[2] = {saved_lse(args, row, 0), saved_lse(args, row, 1)};
-    if (args.range[row].lo < args.range[row].hi && lse[0] != -INFINITY && lse[1] != -INFINITY) {
-        f.lse2[0] = (float)(SKL_LOG2E_DOUBLE * lse[0]), f.lse2[1] = (float)(SKL_LOG2E_DOUBLE * lse[1]);
-        if (args.dz == SKL_DZ_P)
-            f.c = (float)(row_value(args.loss, row, heads, n) + (lse[0] - lse[1]));
+    skl_gpu_reference reference = {{0, 0}, {SKL_NO_MASS, SKL_NO_MASS}};
+    skl_gpu_factors f = {0, 0};
+    float m[2];
+    double log_l[2] = {saved_reference(args, row, 0, m[0]), saved_reference(args, row, 1, m[1])};
+    if (args.range[row].lo < args.range[row].hi && log_l[0] != -INFINITY && log_l[1] != -INFINITY) {
+        reference = {{m[0], m[1]}, {(float)-log_l[0], (float)-log_l[1]}};
+        if (args.dz == SKL_DZ_P) /* acc / l_P, of the loss */
+            f.c = (float)(SKL_LOG2E_DOUBLE * row_value(args.loss, row, heads, n) + (log_l[0] - log_l[1]));
         if (args.dz == SKL_DZ_JSD)
             f.c = row_value(args.kl, row, heads, n);
         f.r = args.weight.data ? row_value(args.weight, row, heads, n) / args.scalars->largest : 1;
     }
+    args.references[row] = reference;
     args.factors[row] = f;
 }
 

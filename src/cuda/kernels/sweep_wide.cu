@@ -15,11 +15,11 @@
  *   shared     3 stages x 256 rows x 128 bytes = 96 KiB, and the rows' ranges: fits the 99 KiB of sm_120
  *   ldmatrix   6 for every 16 products of 16 x 8 x 16: 3/4 of the shared memory port
  *   HBM        A once for every split (small, from L2), B once for every 128 rows: 512 bytes for 128 x 128 x 2 flops of depth
- *   error      as forward.cu; sums of dim products in f32
+ *   error      as sweep_narrow.cu; sums of dim products in f32
  * The two warps of a row keep states of their own, written as two splits: they need not meet.
  */
 #include "push.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 namespace
 {
@@ -223,10 +223,8 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
                           const float (&x_p)[MT][2][4], const float (&x_q)[MT][2][4], int i)
 {
     const skl_gpu_grad &g = args.grad;
-    const skl_gpu_side(&side)[2] = g.problem.side;
     const skl_gpu_factors t = g.factors[row];
-    const row_terms terms = {
-        {side[0].factor, side[1].factor}, side[1].factor / side[0].factor, {-t.lse2[0], -t.lse2[1]}};
+    const row_terms terms = terms_of(g.problem, g.references[row]);
     const int last = args.first_column + args.columns;
     uint16_t *out = (uint16_t *)args.slab + row_of_slab * args.ld - args.first_column;
     float x[2][4];

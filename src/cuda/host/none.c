@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CUDA back end of a build without CUDA: it says so. */
-#include "../error.h"
-#include "cuda.h"
+#include "../../error.h"
+#include "../cuda.h"
 
 #define WITHOUT "streamkl was built without CUDA; build it with -DSTREAMKL_CUDA=ON where nvcc is installed"
 

@@ -286,7 +286,7 @@ enum skl_status skl_gpu_context(uint64_t *number)
 
 /* The host stubs that nvcc makes of the kernels. Only their addresses are used: the runtime knows kernels by them. */
 #define SKL_KERNEL(name) extern void skl_##name(void);
-#include "kernels.def"
+#include "../kernels.def"
 #undef SKL_KERNEL
 
 static const struct kernel {
@@ -294,7 +294,7 @@ static const struct kernel {
     void (*stub)(void);
 } kernels[] = {
 #define SKL_KERNEL(name) {#name, skl_##name},
-#include "kernels.def"
+#include "../kernels.def"
 #undef SKL_KERNEL
 };
 

@@ -12,15 +12,16 @@
  *                                           the products' result is that of the next one's left operand
  *     out       [stationary x dim]      +=  dx  streamed_x,  f32 in registers; one factor at the end
  *
- * What a row of logits needs (LSEs, c, r, its range) belongs to a stationary vector BY_ROWS and lies in registers, r
- * being applied to the sum; BY_COLUMNS it belongs to a streamed one, is copied with it and r is part of dx.
+ * What a row of logits needs (m and log l of both sides, c, r, its range) belongs to a stationary vector BY_ROWS and
+ * lies in registers, r being applied to the sum; BY_COLUMNS it belongs to a streamed one, is copied with it and r is part
+ * of dx.
  */
 #ifndef SKL_GRAD_CUH
 #define SKL_GRAD_CUH
 
 #include "divergence.cuh"
 #include "grad_tiles.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 enum { BY_ROWS, BY_COLUMNS };
 enum { DZ_EITHER = SKL_DZ_JSD + 1 }; /* SKL_DZ_P or SKL_DZ_JSD, args.dz says which */
@@ -52,7 +53,7 @@ template <int BY, int OWN> SKL_DEVICE property property_of(const skl_gpu_grad &a
     return at;
 }
 
-/* Tile shapes, and what else a kernel does with dx: nothing here, see fused.cu. */
+/* Tile shapes, and what else a kernel does with dx: nothing here, see grad_atomic.cu. */
 template <int DIM> struct grad_shape {
     static constexpr int THREADS = SKL_GRAD_THREADS, WARPS = THREADS / 32;
     static constexpr int OWN = SKL_GRAD_OWN(DIM);       /* stationary vectors of a block */
@@ -75,12 +76,12 @@ template <int DIM> struct grad_shape {
 };
 
 /* shared bytes: stationary tiles of the sides not kept in registers, two stages of two streamed tiles; BY_ROWS ranges
- * of the rows, BY_COLUMNS factors and ranges of each stage's rows:
- *     (2 - KEPT) 2 OWN DIM  +  BESIDE  +  2 (4 STREAM DIM)  +  (BY_ROWS ? 8 OWN : 2 (24 STREAM)) */
+ * of the rows, BY_COLUMNS references, factors and ranges of each stage's rows:
+ *     (2 - KEPT) 2 OWN DIM  +  BESIDE  +  2 (4 STREAM DIM)  +  (BY_ROWS ? 8 OWN : 2 (32 STREAM)) */
 template <class S, int DIM, int BY> struct shared_of {
     static constexpr int OWN_TILE = 2 * S::OWN * DIM, TILE = 2 * S::STREAM * DIM;
-    static constexpr int FACTORS = 2 * TILE; /* in a stage, then the ranges */
-    static constexpr int RANGES = FACTORS + 16 * S::STREAM;
+    static constexpr int REFERENCES = 2 * TILE; /* in a stage; then factors and ranges */
+    static constexpr int FACTORS = REFERENCES + 16 * S::STREAM, RANGES = FACTORS + 8 * S::STREAM;
     static constexpr int STAGE = BY == BY_ROWS ? 2 * TILE : RANGES + 8 * S::STREAM;
     static constexpr int BESIDE = (2 - S::KEPT) * OWN_TILE; /* where these start */
     static constexpr int STAGES = BESIDE + S::BESIDE;
@@ -97,11 +98,10 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
     const skl_gpu_problem &p;
     const uint32_t shared;
     const int lane, warp;
-    int batch, h, head;  /* of the query head; its number in all batches */
-    int own;             /* first stationary vector */
-    float row[2][MT][2]; /* BY_ROWS: minus_lse + log2 spread of the lane's rows */
-    float c[MT][2];      /* BY_ROWS, not SKL_DZ_Q */
-    float ratio;
+    int batch, h, head;                        /* of the query head; its number in all batches */
+    int own;                                   /* first stationary vector */
+    skl_gpu_reference row[MT][2];              /* BY_ROWS: of the lane's rows, log2 spread added to both minus_log_l */
+    float c[MT][2];                            /* BY_ROWS, not SKL_DZ_Q */
     uint32_t a[KEPT ? KEPT : 1][MT][STEPS][4]; /* stationary fragments */
     float out[MT][2 * STEPS][4];
     uint32_t stage;         /* in use */
@@ -118,8 +118,6 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         stage = shared + M::STAGES;
         right = right_at<DIM>(lane, 0);
         across = (args.x ? M::TILE : 0) + left_at<DIM>(lane, 0);
-        if (DZ != SKL_DZ_Q)
-            ratio = p.side[1].factor / p.side[0].factor;
     }
 
     /* A lane's address at step k of 16 along DIM: the swizzle works within 64 entries, 128 bytes. */
@@ -190,14 +188,15 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             const uint32_t row = (uint32_t)head * p.n + first + threadIdx.x;
             if (threadIdx.x < S::STREAM) {
                 const bool in = (int)threadIdx.x < valid;
-                copy_async(to + M::FACTORS + 16 * threadIdx.x, args.factors + row, in ? 16 : 0);
-                copy_range(to + M::RANGES + 8 * threadIdx.x, p.range + row, in);
+                copy_async(to + M::REFERENCES + 16 * threadIdx.x, args.references + row, in ? 16 : 0);
+                copy_8_bytes(to + M::FACTORS + 8 * threadIdx.x, args.factors + row, in);
+                copy_8_bytes(to + M::RANGES + 8 * threadIdx.x, p.range + row, in);
             }
         }
     }
 
-    /* BY_ROWS: the factors of the lane's rows. */
-    __device__ __forceinline__ void load_factors()
+    /* BY_ROWS: what belongs to the lane's rows. */
+    __device__ __forceinline__ void load_rows()
     {
         const float spread = (float)((__float_as_int(args.spread) >> 23) - 127);
 #pragma unroll
@@ -205,11 +204,11 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = own + own_in_tile(threadIdx.x, m, half);
-                const skl_gpu_factors *f = args.factors + (int64_t)head * p.n + i;
-                row[0][m][half] = i < p.n ? spread - f->lse2[0] : 0;
-                row[1][m][half] = i < p.n ? spread - f->lse2[1] : 0;
+                const int64_t number = (int64_t)head * p.n + i;
+                row[m][half] = i < p.n ? args.references[number] : skl_gpu_reference{{0, 0}, {0, 0}};
+                row[m][half].minus_log_l[0] += spread, row[m][half].minus_log_l[1] += spread;
                 if (DZ != SKL_DZ_Q)
-                    c[m][half] = i < p.n ? f->c : 0;
+                    c[m][half] = i < p.n ? args.factors[number].c : 0;
             }
     }
 
@@ -272,22 +271,31 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         return cap != 0 ? dz * fmaf(-part, part, 1.0f) : dz;
     }
 
-    /* BY_COLUMNS: the factors of the lane's streamed vectors j + 8 block + 2 (lane % 4) + e, with r spread for r. */
-    typedef skl_gpu_factors streamed_terms[2][2];
+    /* BY_COLUMNS: what belongs to the lane's streamed vectors j + 8 block + 2 (lane % 4) + e, with r spread for r. */
+    struct streamed_row {
+        skl_gpu_reference reference;
+        skl_gpu_factors factors;
+    };
+    typedef streamed_row streamed_rows[2][2];
 
-    __device__ __forceinline__ void load_terms(streamed_terms &t, uint32_t at, int j) const
+    __device__ __forceinline__ void load_terms(streamed_rows &t, uint32_t at, int j) const
     {
 #pragma unroll
         for (int i = 0; i < 4 && BY == BY_COLUMNS; i++) {
-            skl_gpu_factors &f = t[i / 2][i % 2];
-            f = load_factors_at(at + M::FACTORS + 16 * (j + i / 2 * 8 + 2 * (lane & 3) + i % 2));
+            const int streamed = j + i / 2 * 8 + 2 * (lane & 3) + i % 2;
+            skl_gpu_factors &f = t[i / 2][i % 2].factors;
+            t[i / 2][i % 2].reference = load_reference(at + M::REFERENCES + 16 * streamed);
+            if (DZ == SKL_DZ_Q)
+                f = {0, load_weight(at + M::FACTORS + 8 * streamed)};
+            else
+                f = load_factors(at + M::FACTORS + 8 * streamed);
             f.r *= args.spread;
         }
     }
 
     /* dx of the lane's pair number i of 4 MT: stationary vectors (m, half), two streamed ones. */
     template <bool EDGE, int D>
-    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_terms &terms, int i,
+    __device__ __forceinline__ void dx_step(uint32_t (&dx)[MT][4], const logits &x, const streamed_rows &terms, int i,
                                             int first, int j, int thread) const
     {
         const int block = i / (2 * MT), m = i / 2 % MT, half = i % 2;
@@ -296,11 +304,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         for (int e = 0; e < 2; e++) {
             const int streamed = j + block * 8 + 2 * (thread & 3) + e;
             const float x_p = x[0][m][block][2 * half + e], x_q = x[1][m][block][2 * half + e];
-            const skl_gpu_factors &f = terms[block][e];
-            row_terms t;
-            t.factor[0] = p.side[0].factor, t.factor[1] = p.side[1].factor, t.ratio = ratio;
-            t.minus_lse[0] = BY == BY_ROWS ? row[0][m][half] : -f.lse2[0];
-            t.minus_lse[1] = BY == BY_ROWS ? row[1][m][half] : -f.lse2[1];
+            const skl_gpu_factors &f = terms[block][e].factors;
+            const row_terms t = terms_of(p, BY == BY_ROWS ? row[m][half] : terms[block][e].reference);
             const float tc = D == SKL_DZ_Q ? 0 : BY == BY_ROWS ? c[m][half] : f.c;
             if (EDGE) {
                 int column = BY == BY_ROWS ? first + streamed : own + own_in_tile(thread, m, half);
@@ -345,7 +350,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         for (int j = 0; j < S::STREAM; j += 16) {
             logits x;
             uint32_t dx[MT][4];
-            streamed_terms terms;
+            streamed_rows terms;
             load_terms(terms, at, j);
             clear(x);
 #pragma unroll
@@ -368,7 +373,7 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             logits x;
             uint32_t dx[MT][4];
-            streamed_terms terms;
+            streamed_rows terms;
             load_terms(terms, stage, j);
             const uint32_t left = left_of(DZ == SKL_DZ_Q ? thread : threadIdx.x);
             clear(x);
@@ -506,7 +511,7 @@ SKL_DEVICE void gradient_by_rows(const skl_gpu_grad &args, unsigned char *memory
         g.start_streams(at.b, at.h);
 #pragma unroll
         for (int side = 0; side < 2; side++) g.load_own(side, at, at.h);
-        g.load_factors();
+        g.load_rows();
         g.sweep(all_tiles<S::STREAM>{seen.hi}, (seen.lo / S::STREAM - 1) * S::STREAM, seen);
     }
     g.write(args.grad_a);

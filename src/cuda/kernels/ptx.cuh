@@ -3,11 +3,11 @@
  * The few instructions that CUDA C has no word for: asynchronous copies, matrix fragments and their product. All are in
  * the set that tests/cuda/emulator executes, so what is proved is what is shipped.
  */
-#ifndef SKL_WORDS_CUH
-#define SKL_WORDS_CUH
+#ifndef SKL_PTX_CUH
+#define SKL_PTX_CUH
 
 #include "streamkl/streamkl.h"
-#include "args.h"
+#include "../args.h"
 
 #include <stdint.h>
 
@@ -86,12 +86,19 @@ template <int TYPE> SKL_DEVICE uint32_t pack(float lo, float hi)
     return r;
 }
 
-/* 2^x: 2 ulp, 0 below -150. */
+/* 2^x: 2 ulp. Results below 2^-126 are subnormal and, by .ftz, 0: such a column has no mass. */
 SKL_DEVICE float power_of_two(float x)
 {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
+}
+
+/* A logit in base 2 relative to the reference m. Rounded before anything is added to it (no FMA): equal scores of equal
+ * sides must differ by exactly 0. */
+SKL_DEVICE float relative(float x, float m, float factor)
+{
+    return __fmul_rn(x - m, factor);
 }
 
 SKL_DEVICE float from_16_bits(uint16_t bits, int dtype)

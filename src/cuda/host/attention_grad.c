@@ -4,7 +4,7 @@
  * order of summation and wants both, fused_*: logits once instead of twice, da by atomic additions to f32 sums.
  */
 #include "run.h"
-#include "shapes.h"
+#include "../shapes.h"
 
 #include <stdio.h>
 

@@ -17,7 +17,7 @@
  *   error      products are exact, sums f32; 2^y: 2 ulp; l and acc are sums of sums of 2 NT terms
  */
 #include "push.cuh"
-#include "shapes.h"
+#include "../shapes.h"
 
 namespace
 {

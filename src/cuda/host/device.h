@@ -7,7 +7,7 @@
 #ifndef SKL_CUDA_DEVICE_H
 #define SKL_CUDA_DEVICE_H
 
-#include "../error.h"
+#include "../../error.h"
 
 #include <stdint.h>
 

@@ -11,7 +11,7 @@
  * that leaves as f32 is its own sum.
  */
 #include "run.h"
-#include "shapes.h"
+#include "../shapes.h"
 
 #include <stdio.h>
 

@@ -44,11 +44,11 @@ SKL_DEVICE void row_of(const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT]
 template <int MT, int NT> struct push_kl {
     static constexpr bool FAST = true; /* worth a copy of the code without edges */
     row_state state[2 * MT];
-    float factor[2], ratio;
+    float factor[2];
 
     template <class F> __device__ __forceinline__ void start(const F &f, const skl_gpu_forward &args)
     {
-        factor[0] = f.p.side[0].factor, factor[1] = f.p.side[1].factor, ratio = factor[1] / factor[0];
+        factor[0] = f.p.side[0].factor, factor[1] = f.p.side[1].factor;
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) state[i] = empty_state();
     }
@@ -62,7 +62,7 @@ template <int MT, int NT> struct push_kl {
         for (int i = 0; i < 2 * MT; i++) {
             float row[2][2 * NT];
             row_of(x_p, x_q, i, row);
-            sums[i] = sums_of<EDGE>(state[i], row, factor, ratio);
+            sums[i] = sums_of<EDGE>(state[i], row, factor);
             top = fmaxf(top, fmaxf(sums[i].l[0], sums[i].l[1]));
         }
         if (__any_sync(~0u, top > SKL_RAISE)) {
@@ -71,8 +71,9 @@ template <int MT, int NT> struct push_kl {
                 float row[2][2 * NT];
                 row_of(x_p, x_q, i, row);
                 raise_state(state[i], row, factor);
-                sums[i] = sums_of<EDGE>(state[i], row, factor, ratio);
+                add(state[i], sums_of<EDGE>(state[i], row, factor));
             }
+            return;
         }
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) add(state[i], sums[i]);
@@ -84,10 +85,10 @@ template <int MT, int NT> struct push_kl {
         const place at = f.place_again();
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) {
-            row_state s = merged_over_quad(state[i]);
+            row_state s = merged_over_lanes<4>(state[i], factor);
             int row = f.row_in_tile(i >> 1, i & 1);
             if ((threadIdx.x & 3) == 0 && row < at.valid)
-                write_state(out, f.p.rows, at.first + row, s, factor[0]);
+                write_state(out, f.p.rows, at.first + row, s);
         }
     }
 };
@@ -103,13 +104,8 @@ template <int MT, int NT> struct push_jsd {
         for (int i = 0; i < 2 * MT; i++) {
             int row = f.row_in_tile(i >> 1, i & 1);
             int64_t number = f.at.first + (row < f.at.valid ? row : 0);
-            terms[i].ratio = f.p.side[1].factor / f.p.side[0].factor;
-#pragma unroll
-            for (int side = 0; side < 2; side++) {
-                terms[i].factor[side] = f.p.side[side].factor;
-                terms[i].minus_lse[side] = -args.factors[number].lse2[side];
-                kl[i][side] = 0;
-            }
+            terms[i] = terms_of(f.p, args.references[number]);
+            kl[i][0] = kl[i][1] = 0;
         }
     }
 
@@ -122,13 +118,7 @@ template <int MT, int NT> struct push_jsd {
             row_of(x_p, x_q, i, row);
 #pragma unroll
             for (int j = 0; j < 2 * NT; j++) {
-                float over_m[2];
-                log_over_mixture(terms[i], f.p.side, row[0][j], row[1][j], over_m);
-#pragma unroll
-                for (int side = 0; side < 2; side++) {
-                    float mass = probability(terms[i], side, row[side][j]);
-                    sum[side] += mass != 0 ? mass * over_m[side] : 0;
-                }
+                add_mixture_terms(terms[i], f.p.side, row[0][j], row[1][j], sum);
             }
             kl[i][0] += sum[0], kl[i][1] += sum[1];
         }

@@ -10,9 +10,10 @@
  */
 #include "run.h"
 
-#include "cuda.h"
-#include "shapes.h"
+#include "../cuda.h"
+#include "../shapes.h"
 
+#include <float.h>
 #include <stdio.h>
 
 /* ------------------------------------------------------------------------------------------------- arguments --- */
@@ -32,15 +33,16 @@ struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r)
 static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 {
     const struct skl_work_side *s = &w->side[side];
+    double factor = s->unit * SKL_LOG2E;
     struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
                              .b = skl_gpu_matrix_of(&s->b),
                              .bias = {s->bias.data, {0, 0, s->bias.stride}, s->bias.dtype, 0},
                              .dim = (int32_t)s->dim,
                              .share = (int32_t)s->group,
-                             .cap = (float)s->cap,
+                             .inner = (float)(s->softcap != 0 ? s->inner : s->sign),
+                             .cap = (float)s->softcap,
+                             .factor = factor < (double)FLT_MAX ? (float)factor : FLT_MAX,
                              .beta = (float)w->param[side]};
-    g.inner = s->cap != 0 ? (float)s->logit_factor : 1;
-    g.factor = s->cap != 0 ? 1 : (float)s->logit_factor;
     return g;
 }
 
@@ -72,7 +74,8 @@ enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel,
 float skl_gpu_spread(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
-    int half = run->plan.family != SKL_FAMILY_PLAIN && run->plan.type == SKL_F16;
+    int half = 0;
+    for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
     /* |q - p| <= 1; p |log p/q - KL| and JSD's may be larger, up to 100 or so. f16 ends at 65504. */
     return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) ? 256 : 16384;
 }
@@ -113,7 +116,8 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
     const struct skl_work *w = &run->work;
     struct skl_gpu_make_factors args = {.weight = skl_gpu_rows_of(&w->weight),
                                         .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss]),
-                                        .lse = {skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 0)]), skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 1)])},
+                                        .lse = {skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 0)]),
+                                                skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 1)])},
                                         .kl = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, x)]),
                                         .range = run->memory.range,
                                         .scalars = run->memory.scalars,
@@ -121,6 +125,7 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
                                         .heads = (int32_t)w->heads,
                                         .n = (int32_t)w->n,
                                         .dz = dz,
+                                        .references = run->memory.references,
                                         .factors = run->memory.factors};
     for (int side = 0; side < 2; side++) {
         args.m[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_m_s, side)]);
@@ -137,7 +142,7 @@ static enum skl_status sweep(const struct skl_gpu_run *run, const char *what)
     const struct skl_gpu_plan *plan = &run->plan;
     struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
                                    .state = run->memory.state,
-                                   .factors = run->memory.factors,
+                                   .references = run->memory.references,
                                    .split_columns = plan->split_columns};
     const char *type = plan->type == SKL_BF16 ? "bf16" : "f16";
     char name[48];
@@ -217,6 +222,7 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
 {
     const struct skl_work *w = &run->work;
     *grad = (struct skl_gpu_grad){.problem = skl_gpu_problem_of(run, run->plan.tile_rows),
+                                  .references = run->memory.references,
                                   .factors = run->memory.factors,
                                   .scalars = run->memory.scalars,
                                   .tile_range = run->memory.tile_range,
@@ -224,8 +230,8 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
                                   .x = x,
                                   .dz = skl_sweeps(w->form) == 2 ? SKL_DZ_JSD
-                                        : x == 0 ? SKL_DZ_P
-                                                 : SKL_DZ_Q,
+                                        : x == 0                 ? SKL_DZ_P
+                                                                 : SKL_DZ_Q,
                                   .spread = skl_gpu_spread(run)};
     return make_factors(run, x, grad->dz);
 }
@@ -279,9 +285,9 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
 static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *base)
 {
     struct skl_gpu_memory m = *offset;
-    void *each[] = {&m.scalars,  &m.range,      &m.tile_range, &m.state,     &m.loss,      &m.factors,
-                    &m.row_loss, &m.row_lse[0], &m.row_lse[1], &m.row_kl[0], &m.row_kl[1], &m.slab,
-                    &m.sum_a,    &m.sum_b,      &m.sum_bias,   &m.blas};
+    void *each[] = {&m.scalars,  &m.range,    &m.tile_range, &m.state,    &m.loss,     &m.references, &m.factors,
+                    &m.row_loss, &m.row_m[0], &m.row_m[1],   &m.row_l[0], &m.row_l[1], &m.row_kl[0],  &m.row_kl[1],
+                    &m.slab,     &m.sum_a,    &m.sum_b,      &m.sum_bias, &m.blas};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -300,7 +306,8 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     struct skl_work *w = &run->work;
     use_if_missing(&w->result[SKL_ROW_loss], run->memory.row_loss, w);
     for (int side = 0; side < 2; side++) {
-        use_if_missing(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)], run->memory.row_lse[side], w);
+        use_if_missing(&w->result[skl_of_side(w, SKL_ROW_m_s, side)], run->memory.row_m[side], w);
+        use_if_missing(&w->result[skl_of_side(w, SKL_ROW_l_s, side)], run->memory.row_l[side], w);
         use_if_missing(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], run->memory.row_kl[side], w);
     }
     if (!w->rows) {

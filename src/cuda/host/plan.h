@@ -7,8 +7,8 @@
 #ifndef SKL_CUDA_PLAN_H
 #define SKL_CUDA_PLAN_H
 
-#include "../work.h"
-#include "args.h"
+#include "../../work.h"
+#include "../args.h"
 #include "device.h"
 
 /* forward_*: 16-bit, width <= 256. stream_*: 16-bit, any width. plain_*: everything else. */
@@ -20,8 +20,10 @@ struct skl_gpu_memory {
     struct skl_gpu_range *range, *tile_range;
     float *state;
     double *loss;
+    struct skl_gpu_reference *references;
     struct skl_gpu_factors *factors;
-    float *row_loss, *row_lse[2], *row_kl[2]; /* results that a later step reads and the caller did not ask for */
+    float *row_loss, *row_m[2], *row_l[2],
+        *row_kl[2]; /* results that a later step reads and the caller did not ask for */
     char *slab;
     float *sum_a, *sum_b, *sum_bias;
     char *blas;
@@ -56,7 +58,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
 /* Can cuBLAS sum up a gradient in place? */
 int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim);
 
-/* The dtype of a slab of dx of side x. */
+/* The dtype to which dx of side x is rounded before the gradient products. */
 int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x);
 
 #endif
