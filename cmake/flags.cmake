@@ -30,4 +30,4 @@ check_c_source_compiles("#ifndef __aarch64__\n#error\n#endif\nint main(void) { r
 
 # The program and some tests stand between the library and the C library: GNU's linker and lld can do that, Apple's not.
 include(CheckLinkerFlag)
-check_linker_flag(C -Wl,--wrap=free STREAMKL_LINKER_WRAPS)
+check_linker_flag(C -Wl,--wrap=streamkl_nothing STREAMKL_LINKER_WRAPS)  # a name that no run-time library calls
