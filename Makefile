@@ -103,13 +103,14 @@ install: all
 
 # ------------------------------------------------------------------------------------------ documents ---
 
-# The documentation as pages. Links and anchors that lead nowhere are errors. Needs neither torch nor the library.
+# The documentation as pages. Links and anchors that lead nowhere are errors (--quiet would hide them from --strict too).
+# Needs neither torch nor the library.
 docs: $(VENV)/bin/python
 	@$(PIP) $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict --site-dir $(abspath $(BUILD))/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --site-dir $(abspath $(BUILD))/site
 	@echo "$(BUILD)/site/index.html"
 
-# The pictures that the documentation shows, measured anew: on an idle machine, some 40 minutes.
+# The pictures that the documentation shows, measured anew: on an idle machine, the better part of an hour.
 pictures: python
 	@$(VENV)/bin/python -m streamkl picture --out docs/pictures/front.svg --csv docs/pictures/front.csv $(ARGS)
 	@$(VENV)/bin/python examples/distil.py --out docs/pictures --format svg
@@ -159,6 +160,7 @@ help:
 	@echo "make model       modelled speed of the CUDA kernels, from their machine code"
 	@echo "make coverage    which lines of src/ the C tests run, into $(BUILD)/coverage/"
 	@echo "make docs        the documentation as pages, into $(BUILD)/site/"
+	@echo "make pictures    the pictures of the documentation, measured anew: on an idle machine"
 	@echo "make install     install under PREFIX ($(PREFIX))"
 	@echo "make lint        clang-format, ruff and shellcheck on every file"
 	@echo "make format      the same, without shellcheck: mends what it finds"
