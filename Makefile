@@ -112,7 +112,7 @@ docs: $(VENV)/bin/python
 
 # The pictures that the documentation shows, measured anew: on an idle machine, the better part of an hour.
 pictures: python
-	@$(VENV)/bin/python -m streamkl picture --out docs/pictures/front.svg --csv docs/pictures/front.csv $(ARGS)
+	@$(VENV)/bin/python -m streamkl picture --out docs/pictures/front.svg --save docs/pictures/front.json $(ARGS)
 	@$(VENV)/bin/python examples/distil.py --out docs/pictures --format svg
 	@$(VENV)/bin/python examples/quantisation_drift.py --out docs/pictures --format svg
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All Python in README.md and docs/*.md runs, as it stands; and the page made of the C header holds the whole header.
 
-The blocks of a page run one after the other, in one namespace, in a process of their own. What a reader has and the page
-does not show (a model, a batch) is made in a comment before the block, which starts with the line "<!-- python". The C is
-compiled by tests/test_documents.py.
+The blocks of a page run one after the other, in one namespace, in a process of their own. What a reader has and the
+page does not show (a model, a batch) is made in a comment before the block, which starts with the line "<!-- python". The
+C is compiled by tests/test_documents.py.
 """
 
 import importlib.util

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """For the page of the Python interface: this package's docstrings as Markdown, and its options in the signatures.
 
-In a docstring, lines of the form "name, name: what it means" with deeper lines below them become a list. A function that
-takes **options of a table in streamkl/_options.py shows each of them with its default. Everything is read from the
+In a docstring, lines of the form "name, name: what it means" with deeper lines below them become a list. A function
+that takes **options of a table in streamkl/_options.py shows each of them with its default. Everything is read from the
 sources, nothing is imported: the page needs neither torch nor the compiled library.
 """
 

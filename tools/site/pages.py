@@ -2,9 +2,9 @@
 """MkDocs hooks: what the site has beside docs/*.md. Nothing is written into the tree.
 
 The files for people at the root are pages too (README.md is the first one), and the C interface is a page made of its
-header. Links that are right where the files lie are turned into links of the site. A link to something in the tree that is
-no page becomes its name; one to nothing is a warning, which `mkdocs build --strict` takes as an error. A picture that has
-not been made yet (`make pictures`) is left out.
+header. Links that are right where the files lie are turned into links of the site. A link to something in the tree that
+is no page becomes its name; one to nothing is a warning, which `mkdocs build --strict` takes as an error. A picture that
+has not been made yet (`make pictures`) is left out.
 """
 
 from __future__ import annotations
