@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _c
-from ._options import AttentionOptions, LinearOptions, make_options, show_options
+from ._options import AttentionOptions, LinearOptions, make_options, refuse_in_call, show_options
 from .functional import Result, attention_kl, linear_kl
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class AttentionKLLoss(_Loss):
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
         return_lse: bool = False,
+        **unknown: Any,
     ) -> Result:
+        if unknown:
+            refuse_in_call(_c.ATTENTION, "AttentionKLLoss", unknown)
         return attention_kl(
             q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **self.options
         )
@@ -66,7 +69,10 @@ class LinearKLLoss(_Loss):
         bias_s: Optional[Tensor] = None,
         bias_t: Optional[Tensor] = None,
         return_lse: bool = False,
+        **unknown: Any,
     ) -> Result:
+        if unknown:
+            refuse_in_call(_c.LINEAR, "LinearKLLoss", unknown)
         return linear_kl(
             x_s, w_s, x_t, w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, return_lse=return_lse, **self.options
         )
