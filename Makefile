@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: all demo test test-quick test-long test-python model python wheel fuzz abi bench install lint format tidy clean help
+.PHONY: all demo test test-quick test-long test-python model python wheel fuzz abi bench coverage docs pictures install lint format tidy clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
@@ -52,6 +52,21 @@ test-long: all
 test-python: python
 	@$(VENV)/bin/python -m pytest
 
+# Which lines of src/ the C tests run: a summary here, each line in $(BUILD)/coverage/index.html. With counters that
+# threads share the tests take about three times as long as usual. A loop may well run 2^32 times: hits are not "suspicious".
+COVERAGE_FLAGS := --coverage -fprofile-update=atomic
+coverage: $(VENV)/bin/python
+	@$(PIP) gcovr
+	@mkdir -p $(BUILD)/coverage
+	@test -f $(BUILD)/coverage/tree/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/coverage/tree -DSTREAMKL_CUDA=OFF \
+		-DSTREAMKL_TOOL=OFF -DCMAKE_C_FLAGS="$(COVERAGE_FLAGS)"; }
+	@cmake --build $(BUILD)/coverage/tree --parallel $(JOBS)
+	@find $(BUILD)/coverage/tree -name '*.gcda' -delete
+	@cd $(BUILD)/coverage/tree && ctest -L program --output-on-failure --no-tests=error -j $(JOBS)
+	@$(VENV)/bin/python -m gcovr --root . --filter src/ --gcov-suspicious-hits-threshold 0 --sort uncovered-percent \
+		--merge-mode-functions=merge-use-line-0 --html-details $(BUILD)/coverage/index.html --txt --txt-summary \
+		$(BUILD)/coverage/tree
+
 # --------------------------------------------------------------------------------------------- python ---
 
 # The Python package, editable, with torch and what its tests need. Without CUDA, whose kernels take minutes to compile:
@@ -85,6 +100,21 @@ model: all $(VENV)/bin/python
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# ------------------------------------------------------------------------------------------ documents ---
+
+# The documentation as pages. Links and anchors that lead nowhere are errors (--quiet would hide them from --strict too).
+# Needs neither torch nor the library.
+docs: $(VENV)/bin/python
+	@$(PIP) $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --site-dir $(abspath $(BUILD))/site
+	@echo "$(BUILD)/site/index.html"
+
+# The pictures that the documentation shows, measured anew: on an idle machine, the better part of an hour.
+pictures: python
+	@$(VENV)/bin/python -m streamkl picture --out docs/pictures/front.svg --save docs/pictures/front.json $(ARGS)
+	@$(VENV)/bin/python examples/distil.py --out docs/pictures --format svg
+	@$(VENV)/bin/python examples/quantisation_drift.py --out docs/pictures --format svg
 
 # ---------------------------------------------------------------------------------------------- style ---
 
@@ -128,6 +158,9 @@ help:
 	@echo "make wheel       sdist and wheel into dist/ (PYTHON_CUDA=ON: with CUDA)"
 	@echo "make bench       build, then measure speed, memory and error (ARGS=\"--help\" shows what can be asked)"
 	@echo "make model       modelled speed of the CUDA kernels, from their machine code"
+	@echo "make coverage    which lines of src/ the C tests run, into $(BUILD)/coverage/"
+	@echo "make docs        the documentation as pages, into $(BUILD)/site/"
+	@echo "make pictures    the pictures of the documentation, measured anew: on an idle machine"
 	@echo "make install     install under PREFIX ($(PREFIX))"
 	@echo "make lint        clang-format, ruff and shellcheck on every file"
 	@echo "make format      the same, without shellcheck: mends what it finds"

@@ -27,3 +27,7 @@ endif()
 include(CheckCSourceCompiles)
 check_c_source_compiles("#ifndef __x86_64__\n#error\n#endif\nint main(void) { return 0; }" STREAMKL_TARGET_X86_64)
 check_c_source_compiles("#ifndef __aarch64__\n#error\n#endif\nint main(void) { return 0; }" STREAMKL_TARGET_AARCH64)
+
+# The program and some tests stand between the library and the C library: GNU's linker and lld can do that, Apple's not.
+include(CheckLinkerFlag)
+check_linker_flag(C -Wl,--wrap=streamkl_nothing STREAMKL_LINKER_WRAPS)  # a name that no run-time library calls

@@ -7,12 +7,11 @@ do not.
 """
 
 import argparse
-import pathlib
 import time
 
 import torch
 import torch.nn.functional as F
-from tiny import Transformer, batches, corpus, train
+from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 import streamkl
 from streamkl.bench.measure import Peak
@@ -67,7 +66,7 @@ def distil(loss_of, teacher, tokens, steps):
     return losses, seconds, peak.bytes or 0
 
 
-def picture(path, runs):
+def picture(runs):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -85,16 +84,14 @@ def picture(path, runs):
     memory.bar(list(runs), [run[2] / 2**20 for run in runs.values()], color=("tab:blue", "gray"))
     memory.set(ylabel="MiB", title="peak memory of it")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--teacher-steps", type=int, default=40)
     p.add_argument("--steps", type=int, default=30, help="of distillation, for each of the two runs")
-    p.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture"
-    )
+    add_picture_options(p)
     args = p.parse_args()
 
     tokens, _ = corpus(VOCABULARY)
@@ -108,9 +105,7 @@ def main():
         cost = f"{1e3 * seconds / args.steps:.0f} ms and {memory / 2**20:.0f} MiB a step"
         print(f"{name:>12}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {cost}")
     print(f"largest relative distance of the curves: {apart:.1e}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    picture(args.out / "distil.png", runs)
-    print(f"picture: {args.out / 'distil.png'}")
+    save_picture(picture(runs), args, "distil")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ without storing one distribution.
 
 import argparse
 import copy
-import pathlib
 
 import torch
-from tiny import Transformer, batches, corpus, train
+from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 import streamkl
 
@@ -42,7 +41,7 @@ def drift(model, other, tokens):
     return per_token, torch.stack(per_head)
 
 
-def picture(path, per_token, per_head, bits):
+def picture(per_token, per_head, bits):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,16 +64,14 @@ def picture(path, per_token, per_head, bits):
         ax.set(xlabel="head", ylabel="layer", title=f"attention KL per head, int{b}")
         figure.colorbar(image, ax=ax, format="%.0e")
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--steps", type=int, default=40, help="of training, before there is something to measure")
     p.add_argument("--bits", type=int, nargs="+", default=[8, 4])
-    p.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "out", help="folder for the picture"
-    )
+    add_picture_options(p)
     args = p.parse_args()
 
     tokens, names = corpus(VOCABULARY)
@@ -90,9 +87,7 @@ def main():
         print(f"int{bits}: {per_token.mean():.2e} nats a token, worst {per_token.max():.2e} after {before!r}")
         worst = f"worst is head {head} of layer {layer}, {per_head.max():.2e}"
         print(f"      attention: {per_head.mean():.2e} nats a query, {worst}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    picture(args.out / "quantisation_drift.png", *zip(*found), args.bits)
-    print(f"picture: {args.out / 'quantisation_drift.png'}")
+    save_picture(picture(*zip(*found), args.bits), args, "quantisation_drift")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What both examples share: a corpus that is on every machine, and a small transformer that shows queries and keys."""
 
+import argparse
 import collections
 import pathlib
 import re
@@ -79,3 +80,21 @@ def train(model, data, steps, what="training"):
                 flush=True,
             )
     return model.eval().requires_grad_(False)
+
+
+def add_picture_options(parser: argparse.ArgumentParser):
+    folder = pathlib.Path(__file__).parent / "out"
+    parser.add_argument("--out", type=pathlib.Path, default=folder, help="folder for the picture")
+    parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the picture (default %(default)s)")
+
+
+def save_picture(figure, args, name):
+    """The figure as a file: SVG with its own white ground, so that it reads on a dark page, and the same bytes each time."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = name
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"{name}.{args.format}"
+    more = dict(metadata={"Date": None}) if args.format == "svg" else {}
+    figure.savefig(path, dpi=120, facecolor="white", **more)
+    print(f"picture: {path}")

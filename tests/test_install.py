@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 CONSUMER = pathlib.Path(__file__).resolve().parent / "consumer"
+SEARCH = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
 
 
 def run(*command, **more):
@@ -33,9 +34,9 @@ def with_pkg_config(cc, prefix, work):
     folder = next(prefix.rglob("streamkl.pc")).parent
     environment = dict(os.environ, PKG_CONFIG_PATH=str(folder))
     flags = run("pkg-config", "--cflags", "--libs", "streamkl", env=environment).split()
-    library = next(prefix.rglob("libstreamkl.so")).parent
+    library = next(path for path in prefix.rglob("libstreamkl.*") if path.suffix in (".so", ".dylib")).parent
     run(cc, "-std=c11", CONSUMER / "consumer.c", "-o", work / "with_pkg_config", *flags)
-    print("pkg-config:", run(work / "with_pkg_config", env=dict(environment, LD_LIBRARY_PATH=str(library))))
+    print("pkg-config:", run(work / "with_pkg_config", env=dict(environment, **{SEARCH: str(library)})))
     version = run("pkg-config", "--modversion", "streamkl", env=environment)
     flags = run("pkg-config", "--cflags", "--libs", "--static", "streamkl", env=environment).split()
     static = next(prefix.rglob("libstreamkl.a"))

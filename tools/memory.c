@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory.h"
 
-#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#ifdef __linux__
+#include <malloc.h>
+#endif
 
 static atomic_llong in_use, peak;
 
@@ -97,8 +99,14 @@ static double resident_peak(void)
 {
     double bytes = status_bytes("VmHWM: %lf");
     struct rusage usage;
-    if (bytes < 0 && !getrusage(RUSAGE_SELF, &usage))
-        bytes = 1024.0 * (double)usage.ru_maxrss;
+    if (bytes < 0 && !getrusage(RUSAGE_SELF, &usage)) {
+#ifdef __APPLE__
+        const double unit = 1;
+#else
+        const double unit = 1024;
+#endif
+        bytes = unit * (double)usage.ru_maxrss;
+    }
     return bytes;
 }
 
@@ -115,7 +123,9 @@ static void forget_resident_peak(void)
 
 struct memory_mark memory_begin(void)
 {
+#ifdef __GLIBC__
     malloc_trim(0); /* memory that earlier work freed must not hide what this one takes */
+#endif
     forget_resident_peak();
     struct memory_mark begin = {.resident = resident_peak()};
     begin.allocated = (double)atomic_load(&in_use);

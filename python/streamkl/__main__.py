@@ -1,15 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m streamkl bench: streamkl beside other ways to compute the same, in one run."""
+"""python -m streamkl COMMAND"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Dict, NamedTuple
+
+
+class Command(NamedTuple):
+    module: str  # with a function run(arguments) that returns the exit code
+    says: str
+    needs_torch: bool = True  # and then its own bf16 product is tried first, in a child process
+
+
+COMMANDS: Dict[str, Command] = {
+    "bench": Command(".bench.cli", "streamkl beside other ways to compute the same, in one run"),
+    "picture": Command(".bench.front", "the same against length, as the picture of the front page"),
+    "doctor": Command(".doctor", "what is installed, what is used and why, what would make it faster", False),
+}
+
+
+def usage() -> str:
+    lines = [f"    {name:<10}{command.says}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: python -m streamkl COMMAND [--help]", "", *lines])
 
 
 def main() -> int:
-    if sys.argv[1:2] != ["bench"]:
-        print(__doc__.strip() + "\n\nusage: python -m streamkl bench [--help]", file=sys.stderr)
-        return 0 if sys.argv[1:2] in (["-h"], ["--help"]) else 2
+    name, *rest = sys.argv[1:] or [""]
+    if name not in COMMANDS:
+        print(usage(), file=sys.stderr)
+        return 0 if name in ("-h", "--help") else 2
+    command = COMMANDS[name]
+    if command.needs_torch and not _prepare_torch(name):
+        return 1
+    return import_module(command.module, __package__).run(rest)
+
+
+def _prepare_torch(name: str) -> bool:
     from .bench.onednn import limit_onednn
 
     limited = limit_onednn()  # before torch is imported
@@ -18,11 +46,9 @@ def main() -> int:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        print("streamkl: the benchmark needs torch: pip install 'streamkl[bench]'", file=sys.stderr)
-        return 1
-    from .bench.cli import run
-
-    return run(sys.argv[2:])
+        print(f"streamkl: {name} needs torch: pip install 'streamkl[bench]'", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

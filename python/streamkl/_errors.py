@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from typing import Optional, Sequence, Tuple
 
 from . import _c
@@ -34,10 +35,21 @@ def _fit(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> bool:
 
 
 def order_hint(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> str:
-    """What to say about shapes that fit only with the second and third exchanged: (x_s, x_t, w_s, w_t) was meant."""
-    if _fit(use, a_s, b_s, a_t, b_t) or not _fit(use, a_s, a_t, b_s, b_t):
+    """What to say about shapes that do not fit, and would in another order or transposed.
+
+    (x_s, x_t, w_s, w_t), as other libraries have it, may have vocabularies of different sizes; other orders are
+    believed only if everything fits."""
+    given = (a_s, b_s, a_t, b_t)
+    if _fit(use, *given):
         return ""
-    return f" (the order of the arguments is {', '.join(_OPERANDS[use].values())})"
+    if _fit(use, a_s, a_t, b_s, b_t) or any(
+        _fit(use, *order) and order[1][-2] == order[3][-2] for order in permutations(given)
+    ):
+        return f" (the order of the arguments is {', '.join(_OPERANDS[use].values())})"
+    for name, a, b in (("w_s", a_s, b_s), ("w_t", a_t, b_t)) if use == _c.LINEAR else ():
+        if a and len(b) == 2 and b[0] == a[-1] != b[1]:
+            return f" ({name} is [V, D], a row for each word: pass {name}.T)"
+    return ""
 
 
 def _shape(view: Optional[bytes]) -> Shape:

@@ -94,14 +94,34 @@ def _check(name: str, t: Any) -> None:
 def _check_tensor(name: str, t: Any) -> None:
     if type(t) not in _PLAIN:
         if not isinstance(t, Tensor):
-            module = isinstance(getattr(t, "weight", None), Tensor)
-            rule = f"it must be a torch.Tensor{', so pass its .weight' if module else ''}"
-            raise bad(name, type(t).__name__, rule, TypeError)
+            raise bad(name, type(t).__name__, f"it must be a torch.Tensor{_instead(name, t)}", TypeError)
         if type(t).__name__ == "DTensor":
             rule = "it is spread over processes: pass a plain tensor, such as its to_local() or full_tensor()"
             raise bad(name, "DTensor", rule, TypeError)
     if t.device.type not in _DEVICES:
         raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")
+
+
+def _instead(name: str, t: Any) -> str:
+    """What to pass instead of something that holds the tensor or makes it."""
+    if type(t).__module__ == "numpy":
+        return ": torch.from_numpy(it), or use streamkl.numpy"
+    if isinstance(getattr(t, "last_hidden_state", None), Tensor):
+        return ", so pass its .last_hidden_state"
+    if isinstance(t, (tuple, list)) and t and isinstance(t[0], Tensor):
+        return f", so pass the one that is meant of these {len(t)}"
+    if not isinstance(t, torch.nn.Module):
+        return ""
+    if name.startswith("bias"):
+        return ", so pass its .bias"
+    if not name.startswith("w_"):
+        return ", what a module makes and not the module"
+    if hasattr(t, "base_layer"):  # an adapter's
+        return "; its .weight alone would leave its adapter out, so merge that first"
+    if not isinstance(getattr(t, "weight", None), Tensor):
+        return ""
+    bias = isinstance(getattr(t, "bias", None), Tensor)
+    return f", so pass its .weight{f', and its .bias as bias_{name[-1]}=' if bias else ''}"
 
 
 def _weight(t: Any, rows, attention: bool) -> Tensor:
@@ -143,6 +163,11 @@ def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:
     shape = (t.shape[0], 1, t.shape[1]) if by_batch else t.shape
     if len(shape) > len(rows) or any(n not in (1, m) for n, m in zip(reversed(shape), reversed(rows))):
         rule = f"it must broadcast to the rows, {tuple(rows)}"
-        rule += " (two dimensions are batch and query; heads are written [1, H, N])" if by_batch else ""
+        if by_batch:
+            rule += " (two dimensions are batch and query; heads are written [1, H, N])"
+        elif attention and t.dim() == len(rows) + 1:
+            rule += (
+                " (a mask of queries by keys is not taken: causal=, window=, begin= and end= say which keys are seen)"
+            )
         raise bad(f"{name}.shape", tuple(t.shape), rule)
     return (t[:, None] if by_batch else t).expand(rows)

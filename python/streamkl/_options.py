@@ -173,6 +173,10 @@ def _divergence(name: str, value: object) -> int:
 
 
 def _reduction(name: str, value: object) -> int:
+    if value == "batchmean":
+        raise bad(
+            name, value, "it must be 'none', 'mean' (over the rows) or 'sum', which you may divide by the batch size"
+        )
     return _c.MEAN if _choice(name, value, REDUCTIONS) == "mean" else _c.SUM
 
 
@@ -350,16 +354,53 @@ _INSTEAD_ATTENTION = {
     "temperature": "divide scale_s= and scale_t= by it",
     "is_causal": "causal=True",
     "window_size": "window=(left, right)",
+    "sliding_window": "a window of w keys is window=(w - 1, -1), with causal=True",
+    "head_mask": "a weight= of [1, H, 1] leaves heads out",
+    "dropout": "the distributions before dropout are compared",
+    "enable_gqa": "grouped heads need no word, k_s and k_t may have fewer heads than the queries",
+    "attn_bias": "logits are products of queries and keys, with a scale and a softcap; there is no bias",
 }
-_ALIASES = {"attention_mask": "mask", "attn_mask": "mask", "key_padding_mask": "mask", "softmax_scale": "scale"}
+_ALIASES = {
+    "attention_mask": "mask", "attn_mask": "mask", "key_padding_mask": "mask", "padding_mask": "mask",
+    "shift_labels": "labels", "target": "labels", "targets": "labels",
+    "softmax_scale": "scale", "scaling": "scale", "logit_softcapping": "softcap",
+    "dropout_p": "dropout", "position_bias": "attn_bias", "alibi_slopes": "attn_bias",
+}  # fmt: skip
+# What belongs to a call beside its options, and not to the constructor of a module.
+_OF_CALLS = {
+    _c.ATTENTION: ("weight", "begin", "end", "return_lse"),
+    _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
+}
+
+
+def _hint(use: int, name: str) -> str:
+    instead = _INSTEAD_ATTENTION if use == _c.ATTENTION else _INSTEAD
+    key = "cu_seqlens" if name.startswith("cu_seqlens") else _ALIASES.get(name, name)
+    if key in instead:
+        return f": {instead[key]}"
+    other = _c.LINEAR if use == _c.ATTENTION else _c.ATTENTION
+    if name in _TABLES[other] or name in _OF_CALLS[other]:
+        return f": only {NAMES[other]}_kl has one"
+    near = difflib.get_close_matches(name, [*_TABLES[use], *_OF_CALLS[use]], 1)
+    return f": did you mean {near[0]}=?" if near else ""
 
 
 def _unknown(use: int, name: str) -> Exception:
-    instead = _INSTEAD_ATTENTION if use == _c.ATTENTION else _INSTEAD
-    key = "cu_seqlens" if name.startswith("cu_seqlens") else _ALIASES.get(name, name)
-    near = difflib.get_close_matches(name, [*_TABLES[use], "weight", "return_lse"], 1)
-    hint = f": {instead[key]}" if key in instead else f": did you mean {near[0]}=?" if near else ""
-    return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]}_kl has no such argument{hint}")
+    if name in _OF_CALLS[use]:  # of the loss, but not of the call that was made
+        return TypeError(
+            f"streamkl: cannot use {name}= here: it is an argument of {NAMES[use]}_kl and of a module's call"
+        )
+    return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]}_kl has no such argument{_hint(use, name)}")
+
+
+def refuse_in_call(use: int, module: str, given: Mapping[str, Any]) -> None:
+    """For the call of a module, which takes tensors and no option."""
+    for name in given:
+        if name in _TABLES[use]:
+            raise TypeError(
+                f"streamkl: cannot use {name}= in a call: options go to the constructor, {module}({name}=..)"
+            )
+        raise _unknown(use, name)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

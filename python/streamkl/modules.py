@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _c
-from ._options import AttentionOptions, LinearOptions, make_options, show_options
+from ._options import AttentionOptions, LinearOptions, make_options, refuse_in_call, show_options
 from .functional import Result, attention_kl, linear_kl
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class AttentionKLLoss(_Loss):
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
         return_lse: bool = False,
+        **unknown: Any,
     ) -> Result:
+        if unknown:
+            refuse_in_call(_c.ATTENTION, "AttentionKLLoss", unknown)
         return attention_kl(
             q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **self.options
         )
@@ -68,6 +71,9 @@ class LinearKLLoss(_Loss):
         labels: Optional[Tensor] = None,
         details: Sequence[str] = (),
         return_lse: bool = False,
+        **unknown: Any,
     ) -> Result:
+        if unknown:
+            refuse_in_call(_c.LINEAR, "LinearKLLoss", unknown)
         more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, details=details, return_lse=return_lse)
         return linear_kl(x_s, w_s, x_t, w_t, **more, **self.options)

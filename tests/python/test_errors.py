@@ -53,6 +53,12 @@ BAD = [
     (linear, dict(temperature=0.0), ValueError, "temperature = 0.0: it must be positive and finite"),
     (linear, dict(temperature="hot"), TypeError, "temperature = 'hot': it must be a number"),
     (linear, dict(divergence="kl"), ValueError, "divergence = 'kl': it must be one of 'forward', 'reverse', 'jsd'"),
+    (
+        linear,
+        dict(reduction="batchmean"),
+        ValueError,
+        "reduction = 'batchmean': it must be 'none', 'mean' (over the rows)",
+    ),
     (linear, dict(reduction="avg"), ValueError, "reduction = 'avg': it must be one of 'none', 'mean', 'sum'"),
     (linear, dict(divergence="jsd", beta=1.5), ValueError, "beta = 1.5: it must be from 0"),
     (linear, dict(columns=6), ValueError, "columns = 6: w_s has 5 rows"),
@@ -99,12 +105,73 @@ def test_order_of_attention():
         streamkl.attention_kl(q, ones(2, 4, 3, 6), ones(2, 2, 5, 8), k)
 
 
-def test_a_module_is_not_its_weight():
-    head = torch.nn.Linear(8, 5)
-    with pytest.raises(TypeError, match="w_s = 'Linear': it must be a torch.Tensor, so pass its .weight"):
-        linear(w_s=head)
-    with pytest.raises(TypeError, match="x_s = 'NoneType': it must be a torch.Tensor$"):
-        linear(x_s=None)
+@pytest.mark.parametrize(
+    "order", [(0, 1, 3, 2), (1, 0, 2, 3), (0, 3, 2, 1), (2, 1, 0, 3), (1, 3, 0, 2), (1, 0, 3, 2), (0, 2, 3, 1)]
+)
+def test_any_other_order(order):
+    """Whatever was exchanged: hidden states of a batch cannot be taken for an unembedding."""
+    x = (ones(2, 3, 8), ones(5, 8), ones(2, 3, 6), ones(5, 6))
+    for face, given in ((streamkl, x), (streamkl.numpy, [t.numpy() for t in x])):
+        with pytest.raises(ValueError, match=r"\(the order of the arguments is x_s, w_s, x_t, w_t\)$"):
+            face.linear_kl(*[given[i] for i in order])
+
+
+def test_no_order_would_do():
+    """Shapes that no order makes right, or whose one mistake is plain, get no word about an order."""
+    for change in (dict(w_s=ones(5, 7)), dict(x_t=ones(5, 6)), dict(w_t=ones(4, 6)), dict(x_t=ones(4, 6))):
+        with pytest.raises(ValueError) as plain:
+            linear(**change)
+        assert "order" not in str(plain.value), change
+
+
+def test_a_transposed_unembedding():
+    """[D, V], as GPT-2's layers have it."""
+    for change, name in ((dict(w_s=ones(8, 5)), "w_s"), (dict(w_t=ones(6, 5)), "w_t")):
+        with pytest.raises(
+            ValueError, match=rf"{name}\.shape\[1\] = 5: .* \({name} is \[V, D\], .*: pass {name}\.T\)$"
+        ):
+            linear(**change)
+
+
+def holder(**fields):
+    return type("Output", (), fields)()
+
+
+INSTEAD = [
+    # what is given, and what stands before and after ": it must be a torch.Tensor"
+    (dict(w_s=torch.nn.Linear(8, 5)), "w_s = 'Linear'", ", so pass its .weight, and its .bias as bias_s="),
+    (dict(w_t=torch.nn.Linear(6, 5, bias=False)), "w_t = 'Linear'", ", so pass its .weight"),
+    (dict(w_s=torch.nn.Embedding(5, 8)), "w_s = 'Embedding'", ", so pass its .weight"),
+    (dict(w_s=torch.nn.Sequential()), "w_s = 'Sequential'", ""),
+    (dict(bias_t=torch.nn.Linear(6, 5)), "bias_t = 'Linear'", ", so pass its .bias"),
+    (dict(x_s=torch.nn.Linear(8, 5)), "x_s = 'Linear'", ", what a module makes and not the module"),
+    (dict(x_s=holder(last_hidden_state=ones(3, 8))), "x_s = 'Output'", ", so pass its .last_hidden_state"),
+    (dict(x_s=(ones(3, 8),)), "x_s = 'tuple'", ", so pass the one that is meant of these 1"),
+    (dict(x_s=ones(3, 8).numpy()), "x_s = 'ndarray'", ": torch.from_numpy(it), or use streamkl.numpy"),
+    (dict(x_s=None), "x_s = 'NoneType'", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change, name, hint", INSTEAD, ids=[i[1] for i in INSTEAD])
+def test_what_holds_a_tensor_is_none(change, name, hint):
+    with pytest.raises(TypeError, match=f"cannot use {re.escape(name)}: it must be a torch.Tensor{re.escape(hint)}$"):
+        linear(**change)
+
+
+def test_a_layer_with_an_adapter():
+    """Its .weight is the frozen layer's: to name it would be wrong advice."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(8, 5)), peft.LoraConfig(target_modules=["0"]))
+    with pytest.raises(TypeError, match="its .weight alone would leave its adapter out, so merge that first$"):
+        linear(w_s=model.base_model.model[0])
+
+
+def test_a_mask_of_queries_by_keys():
+    for mask in (ones(2, 4, 3, 5), ones(2, 1, 3, 5).bool()):
+        with pytest.raises(
+            ValueError, match=r"weight.shape = .* \(a mask of queries by keys is not taken: causal=, window="
+        ):
+            attention(weight=mask)
 
 
 def test_distributed_tensors_are_refused(tmp_path):

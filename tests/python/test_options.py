@@ -234,7 +234,9 @@ UNKNOWN = [
     (linear, "mask", "weight= takes a bool mask"),
     (linear, "attention_mask", "weight= takes a bool mask"),
     (linear, "cu_seqlens", "packed tokens need no boundaries"),
-    (linear, "causal", ""),
+    (linear, "causal", "only attention_kl has one"),
+    (linear, "begin", "only attention_kl has one"),
+    (linear, "target", "weight=labels != -100"),
     (attention, "labels", "weight= takes a bool mask over the queries"),
     (attention, "ignore_index", "weight= takes a bool mask over the queries"),
     (attention, "mask", "weight= masks queries ([B, N] or [B, H, N]), begin= and end="),
@@ -244,6 +246,12 @@ UNKNOWN = [
     (attention, "cu_seqlens_q", "begin= and end= say which keys"),
     (attention, "temperature", "divide scale_s= and scale_t= by it"),
     (attention, "is_causal", "causal=True"),
+    (attention, "bias_s", "only linear_kl has one"),
+    (attention, "sliding_window", "a window of w keys is window=(w - 1, -1), with causal=True"),
+    (attention, "dropout_p", "the distributions before dropout are compared"),
+    (attention, "alibi_slopes", "logits are products of queries and keys"),
+    (attention, "head_mask", "a weight= of [1, H, 1] leaves heads out"),
+    (attention, "enable_gqa", "grouped heads need no word"),
     (linear, "temprature", "did you mean temperature=?"),
     (linear, "scale", "each side has its own, scale_s= and scale_t="),
     (linear, "frobnicate", ""),
@@ -259,6 +267,23 @@ def test_unknown_arguments(face, call, name, hint):
     module = streamkl.LinearKLLoss if call is linear else streamkl.AttentionKLLoss
     with pytest.raises(TypeError, match=re.escape(sentence)):
         module(**{name: 1})
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        module()(*[torch.ones(1, 1, 2, 2) if call is attention else torch.ones(2, 2)] * 4, **{name: 1})
+
+
+def test_constructor_and_call_have_their_own():
+    x = [torch.ones(2, 2)] * 4
+    with pytest.raises(
+        TypeError, match=r"cannot use temperature= in a call: options go .* LinearKLLoss\(temperature=..\)"
+    ):
+        streamkl.LinearKLLoss()(*x, temperature=2.0)
+    with pytest.raises(TypeError, match=r"cannot use causal= in a call: options go .* AttentionKLLoss\(causal=..\)"):
+        streamkl.AttentionKLLoss()(*x, causal=True)
+    for name in ("weight", "bias_s", "return_lse"):
+        with pytest.raises(TypeError, match=f"cannot use {name}= here: it is an argument of linear_kl and of a module"):
+            streamkl.LinearKLLoss(**{name: 1})
+    with pytest.raises(TypeError, match="cannot use return_lse= here"):
+        streamkl.linear_partial(*x, return_lse=True)
 
 
 def test_a_dual_temperature_is_refused():

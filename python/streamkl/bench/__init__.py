@@ -8,5 +8,7 @@ ways       the ways to compute it: ours and the others
 worker     a process for each way, which may crash or hang
 measure    time and peak memory of one way, error of its gradient against float64
 report     progress, table, CSV, plot
+front      the picture of the front page: which cases, measured or read
+picture    its drawing
 bars       what the project promises about itself, measured
 """

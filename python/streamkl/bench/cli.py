@@ -95,7 +95,7 @@ def run(argv: List[str]) -> int:
         if way not in known:
             p.error(f"cannot use --ways {way!r}: it must be one of {', '.join(sorted(known))}")
     print(machine())
-    results = _measure_all(cases, args)
+    results = measure_all(cases, args)
     print(report.table(results))
     if args.csv:
         report.write_csv(args.csv, results)
@@ -114,7 +114,7 @@ def _our_failure(result: Result) -> bool:
     return result.way == "streamkl" and bool(result.missing) and not result.missing.startswith("skipped")
 
 
-def _measure_all(cases: List[Case], args) -> List[Result]:
+def measure_all(cases: List[Case], args) -> List[Result]:
     progress = report.Progress(sum(len(chosen(case, args)) for case in cases))
     speed: Dict[str, float] = {}  # seconds per multiplication, of each way and dtype, from the last case
     results: List[Result] = []

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All Python in README.md and docs/*.md runs, as it stands; and the page made of the C header holds the whole header.
+
+The blocks of a page run one after the other, in one namespace, in a process of their own. What a reader has and the
+page does not show (a model, a batch) is made in a comment before the block, which starts with the line "<!-- python". The
+C is compiled by tests/test_documents.py.
+"""
+
+import importlib.util
+import pathlib
+import re
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+BLOCK = r"^(?:```python|<!-- python)\n(?P<code>.*?)^(?:```|-->)$"
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if "```" in page.read_text()]
+
+RUN = (
+    f"BLOCK = {BLOCK!r}"
+    + """
+import pathlib, re, sys
+
+page = sys.argv[1]
+text = pathlib.Path(page).read_text()
+space = {}
+for found in re.finditer(BLOCK, text, re.S | re.M):
+    code = "\\n" * text.count("\\n", 0, found.start("code")) + found["code"]  # so that a traceback has the page's lines
+    try:
+        exec(compile(code, page, "exec"), space)
+    except ModuleNotFoundError as error:
+        if error.name.split(".")[0] in ("streamkl", "torch", "numpy"):
+            raise
+        print("without:", error.name)
+        break
+"""
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of(page, child, tmp_path, monkeypatch):
+    text = page.read_text()
+    found = re.findall(BLOCK, text, re.S | re.M)
+    fences = re.findall(r"^ *(?:```|~~~) *(?:py|\{)\w*|<!-- *py", text, re.M)
+    assert len(found) == len(fences), "a block of Python is not written as the others, and would not be run"
+    if not found:
+        pytest.skip("no Python on it")
+    monkeypatch.chdir(tmp_path)  # what a page writes is not written into the tree
+    said = child(RUN, page, timeout=170)
+    if missing := re.findall(r"^without: (\S+)$", said, re.M):
+        pytest.skip(f"{missing[0]} is not installed")
+
+
+@pytest.fixture(scope="module")
+def site():
+    """tools/site/c_header.py, as MkDocs' hook loads it."""
+    spec = importlib.util.spec_from_file_location("c_header", ROOT / "tools/site/c_header.py")
+    module = sys.modules["c_header"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_of_the_header(site):
+    """Every function, enumerator and field is on it, each with its comment, and every link leads somewhere."""
+    header = (ROOT / "include/streamkl/streamkl.h").read_text()
+    page = site.page(header, "C", "")
+    bare = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    for name in re.findall(r"SKL_API[^;(]*?\b(skl_\w+)\(|static inline [^(]*?\b(skl_\w+)\(", bare):
+        assert f"{{ #{''.join(name)} }}" in page
+    for body in re.findall(r"^enum \w+ \{(.*?)\}", bare, re.S | re.M):
+        for name in re.findall(r"SKL_\w+", body):
+            assert re.search(rf"^\| `{name}` \| \d+ \|", page, re.M), name
+    for body in re.findall(r"^struct \w+ \{(.*?)^\};", bare, re.S | re.M):
+        for member in filter(None, (line.strip() for line in body.split(";"))):
+            for name in re.sub(r"^(?:const )?(?:struct )?\w+ ", "", member).split(","):
+                assert f"`{name.strip(' *')}`" in page, name
+    anchors = set(re.findall(r"\{ #(\w+) \}", page))
+    assert set(re.findall(r"\]\(#(\w+)\)", page)) <= anchors
+    assert "| `SKL_CANCELLED` | 4 | the progress callback asked to stop; outputs are undefined |" in page
+    assert "| `begin`, `end` | `struct skl_tensor` | Optional i32 tensors over the rows" in page
+
+
+def test_header_in_another_form(site):
+    """A member behind a comment of its own, one with both, a pointer: as they are written, none is lost."""
+    header = """/* Top. */
+/* -------------------------------------------------- things --- */
+/* A thing. */
+struct skl_thing {
+    /* First,
+     * on two lines. */
+    const char *name; /* and behind */
+    int32_t a, b;
+
+    /* Before. */
+    size_t n[4];
+};
+/* Makes it. */
+SKL_API int skl_make(struct skl_thing *t,
+                     int n); /* 0 or 1 */
+#ifdef __cplusplus
+"""
+    ((title, (thing, make)),) = site.parse(header)[1]
+    assert title == "things" and thing.comment == "A thing."
+    assert thing.rows == [
+        ("name", "const char *", "First, on two lines. and behind"),
+        ("a, b", "int32_t", ""),
+        ("n[4]", "size_t", "Before."),
+    ]
+    assert make.code == "int skl_make(struct skl_thing *t,\n    int n);" and make.comment == "Makes it.\n\n0 or 1"
