@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the SIMD blocks,
- * so that a row's maximum, sums and gradient never need a horizontal step.
+ * What the executor asks of an instruction set. A kernel works on one panel: nr rows side by side in the SIMD lanes, so
+ * that a row's maximum, sums and gradient never need a horizontal step.
  *
  *     score tile     [SKL_BK][nr]       x = <a, b> + bias; later e = 2^{unit (x - m)}, later dz
  *     packs                             the operands as the products want them: only struct skl_products reads them
@@ -26,7 +26,7 @@ enum {
     SKL_ALIGN = 64               /* of every buffer */
 };
 
-/* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_state. */
+/* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_row_state. */
 struct skl_panel_state {
     float m[2][SKL_NR_MAX]; /* the largest score */
     double l[2][SKL_NR_MAX];
@@ -69,8 +69,8 @@ struct skl_columns {
 };
 
 /* One side's operands into packs, and the three products on them. The layout of a pack is known here alone, so that
- * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in enum
- * skl_dtype; 'rows' is how many rows the block has room for. */
+ * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in
+ * enum skl_dtype; 'rows' is how many rows the block has room for. */
 struct skl_products {
     const char *unit; /* which multipliers: "fma" */
     int kc;           /* most entries of dim in a tile of columns */
@@ -83,14 +83,15 @@ struct skl_products {
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
-    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may serve. */
+    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may
+     * serve. */
     struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack);
     void (*clean)(int n, int k, void *pack); /* NaN and inf become 0 */
 
     /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
      *     logits         y (+)= b a^T         y [n][nr]
      *     grad_rows      da^T (+)= b^T dz     da [d up to whole strips][nr]
-     *     grad_columns   db += dz^T a         of columns 0 .. n - 1, d0 a multiple of nr, d <= nr, summed over the panels */
+     *     grad_columns   db += dz^T a         of columns 0 .. n - 1, d0 a multiple of nr, d <= nr, over all panels */
     void (*logits)(int n, int k, struct skl_columns columns, int first, const void *panel, int64_t d0,
                    struct skl_soon soon, int add, float *y);
     void (*grad_rows)(int n, int d, const unsigned char *live, struct skl_columns columns, int first, const float *dz,
@@ -103,8 +104,8 @@ struct skl_products {
     void (*add_columns)(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum);
 };
 
-/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has bit
- * 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL has no second sum. */
+/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has
+ * bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL has no second sum. */
 struct skl_form_kernels {
     void (*sum)(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
                 struct skl_panel_state *state);
@@ -135,15 +136,16 @@ struct skl_kernels {
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
     struct skl_form_kernels form[SKL_FORMS];
 
-    /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
+    /* Which |dz| pass their row's limit: 'entries' has a bit for each row of a column, 'live' says whether a strip has
+     * any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,
                      uint32_t *entries);                  /* returns how many */
     void (*sum_rows)(int n, const float *dz, float *sum); /* sum[j] += sum over rows of dz[j] */
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);
-    /* 'steps' times as many FMAs as hide the latency; returns the floating-point operations done. For measuring the
-     * peak. */
+    /* For measuring the peak: 'steps' rounds of independent FMAs, enough in a round to hide their latency. Returns the
+     * floating-point operations done. */
     double (*fma_burst)(long steps, float *sink);
 };
 
