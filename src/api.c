@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The entry points: check, plan, run. */
+ * The entry points: check, plan, run. skl_finish() needs no plan: it reads results off complete states. */
 #include "cpu/run.h"
 #include "cuda/cuda.h"
 #include "error.h"
@@ -12,7 +12,8 @@ const char *skl_version(void)
     return TEXT(SKL_VERSION_MAJOR) "." TEXT(SKL_VERSION_MINOR) "." TEXT(SKL_VERSION_PATCH);
 }
 
-/* What follows the check; on a device in the caller's mode, which threads that CUDA starts inherit. */
+/* What follows the check. A device's part runs in the caller's floating-point mode: CUDA may start threads, and they
+ * inherit it. */
 static enum skl_status run_work(enum skl_call call, struct skl_work *work, int second_sweep_only,
                                 struct skl_state *partial, struct skl_float_mode *caller_mode)
 {

@@ -33,7 +33,8 @@ enum {
     LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
 };
 
-/* Of alpha-beta: powers of probabilities beyond these leave the range of f32, or their sums that of the digits. */
+/* Of alpha-beta: with a larger exponent powers of probabilities underflow in f32; with a smaller sum alpha + beta, by
+ * which the terms are divided, no digits are left. */
 static const double LARGEST_EXPONENT = 16, LEAST_EXPONENTS = 1e-3;
 
 /* Copies a caller's structure, which begins with its size, into one of this version: what the caller's version does not
@@ -113,8 +114,8 @@ static enum skl_status check_divergence(const struct skl_problem *p)
     return SKL_OK;
 }
 
-/* Defaults of the divergence's numbers, and limits that are other divergences: a JSD with beta 0 or 1 is what other
- * libraries call so, a KL. An exponent that no f32 result can tell from 0 is 0. */
+/* Fills in the defaults of the divergence's numbers. A JSD with beta 0 or 1 becomes the KL that other libraries mean by
+ * it. An exponent so small that no f32 result could show it becomes 0. */
 static void settle_divergence(struct skl_problem *p)
 {
     if (p->divergence == SKL_JSD && (p->beta == 0 || p->beta == 1))
@@ -459,8 +460,8 @@ static enum skl_status check_disjoint(const struct named *outputs, int n_out, co
     return SKL_OK;
 }
 
-/* All outputs of the call, 'out' and perhaps the states of a skl_partial, against all its inputs, 'saved' and the states of
- * a skl_finish among them; each of these may be NULL. */
+/* All outputs of the call, 'out' and perhaps the states of a skl_partial, against all its inputs, 'saved' and the
+ * states of a skl_finish among them; each of these may be NULL. */
 static enum skl_status check_overlap(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *out, const struct skl_state *state, int64_t rows)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every back end knows of a divergence: its form, and how a row's sums close into a loss and into what the gradients
- * subtract. Read by C and by CUDA C. The terms of the sums themselves are in cpu/kernels/ and in cuda/; their derivation is
- * in docs/math.md.
+ * What every back end knows of a divergence: its form, and how a row's sums close into a loss and into what the
+ * gradients subtract. Read by C and by CUDA C. The terms of the sums themselves are in cpu/kernels/ and in
+ * cuda/kernels/; their derivation is in docs/math.md.
  *
- * Sides are P = 0 and Q = 1. KL(P || Q), skewed KL and alpha-beta are not symmetric: which of P and Q is the student is in
- * divergences.def.
+ * Sides are P = 0 and Q = 1. KL(P || Q), skewed KL and alpha-beta are not symmetric: which of P and Q is the student is
+ * in divergences.def.
  */
 #ifndef SKL_DIVERGENCE_H
 #define SKL_DIVERGENCE_H

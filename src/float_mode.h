@@ -5,7 +5,7 @@
  * and gradients of peaked rows are full of them. Each public call enters the mode and gives the caller's back, so
  * results are the same bits whatever mode that is.
  *
- * The instructions are told to touch memory: nothing that reads or writes it moves across them.
+ * The instructions are declared to touch memory, so that the compiler moves no load or store across them.
  */
 #ifndef SKL_FLOAT_MODE_H
 #define SKL_FLOAT_MODE_H

@@ -1,7 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 16-bit floats by bits: bf16 is the upper half of an f32, f16 has 5 exponent and
- * 10 mantissa bits. Conversions to 16 bits round to nearest, ties to even; NaN stays NaN. All are as right where
- * subnormal f32 count as 0 (float_mode.h): subnormal f16 come and go exactly, subnormal bf16 are subnormal f32 and come
- * as they are, to count as 0 when used. */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * 16-bit floats by bits: bf16 is the upper half of an f32, f16 has 5 exponent and 10 mantissa bits. Conversions to 16
+ * bits round to nearest, ties to even; NaN stays NaN. All of them are right also in the mode in which subnormal f32
+ * count as 0 (float_mode.h): a subnormal f16 is a normal f32 and is converted exactly both ways. A subnormal bf16
+ * becomes the subnormal f32 with the same bits, which counts as 0 when it is used. */
 #ifndef SKL_HALF_H
 #define SKL_HALF_H
 
@@ -41,7 +43,7 @@ static inline float skl_from_f16(uint16_t h)
     if (body >= 0x0f800000u) /* inf, NaN: exponent 31 becomes 255 */
         return skl_float(sign | body | 0x70000000u);
     if (body <
-        0x00800000u) /* subnormal, k 2^-24: 0.5 + k 2^-24 is k at 0.5's last place, and no f32 here is subnormal */
+        0x00800000u) /* subnormal, k 2^-24: k added to the last place of 0.5, minus 0.5. No f32 here is subnormal */
         return skl_float(sign | skl_bits(skl_float(0x3f000000u | body >> 13) - 0.5f));
     return skl_float(sign | (body + 0x38000000u)); /* the exponent's bias from 15 to 127 */
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic of one row, written once for C and for CUDA C: which columns it sees, merging the states of two sets of
- * columns, reading results off a complete state, and what a row's loss counts in the reduced value.
+ * The arithmetic of one row, written once for C and for CUDA C: which columns it sees, merging the states of two sets
+ * of columns, reading results off a complete state, and what a row's loss counts in the reduced value.
  *
  *     state    m, l, acc of each side (docs/math.md, section 2), natural logarithms, sides P = 0 and Q = 1
  */
@@ -59,8 +59,9 @@ SKL_INLINE struct skl_row_state skl_empty_row(void)
     return s;
 }
 
-/* acc refers to both sides' m. After they have moved by (m_P - m_P') - (m_Q - m_Q') = shift, with factor = e^{m_P - m_P'},
- * it is the same sum under the new ones. An acc of +inf is the mathematics (P has mass where Q has none) and stays. */
+/* acc refers to both sides' m. After these have moved to m', with shift = (m_P - m_P') - (m_Q - m_Q') and
+ * factor = e^{m_P - m_P'}, this is the same sum under the new ones. An acc of +inf is the mathematics (P has mass where Q has none) and
+ * stays. */
 SKL_INLINE double skl_moved_acc(double acc, double l_p, double shift, double factor)
 {
     return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
@@ -72,8 +73,8 @@ SKL_INLINE double skl_factor_of(double m, double to)
     return m == to ? 1 : exp(m - to);
 }
 
-/* Two sets of columns under common references. Each acc moves as if it were that of KL(this side || the other): for a KL
- * one of them is, and nobody reads the other; a second sweep has l = 0, and its accs are only added. */
+/* Two sets of columns under common references. Each acc moves as if it were that of KL(this side || the other): for a
+ * KL one of them is, and nobody reads the other; a second sweep has l = 0, and its accs are only added. */
 SKL_INLINE void skl_merge_row(struct skl_row_state *into, const struct skl_row_state *from)
 {
     struct skl_row_state sum;
@@ -96,8 +97,8 @@ SKL_INLINE void skl_merge_row(struct skl_row_state *into, const struct skl_row_s
 
 /* ------------------------------------------------------------------------------------------------- results --- */
 
-/* A complete row's results, natural logarithms, sides P and Q: LSE = m + log l. m is the logit of a score that an f32 holds
- * exactly. c is what a side's gradient subtracts, of divergences with two sweeps. */
+/* A complete row's results, natural logarithms, sides P and Q: LSE = m + log l. m is the logit of a score that an f32
+ * holds exactly. c is what a side's gradient subtracts, of divergences with two sweeps. */
 struct skl_row_result {
     double loss, lse[2], c[2], m[2], l[2];
     /* What only some callers ask for; 0 otherwise. l1 = sum e^{z' - z'(m)}, z' the logits at temperature 1. */

@@ -48,7 +48,7 @@ static int joined_dims(const struct skl_tensor *t, struct dim d[4])
     return out;
 }
 
-/* Each dimension steps over all the smaller ones. */
+/* It does not if each dimension's stride steps over all that the dimensions of smaller stride reach. */
 static int overlaps_itself(const struct skl_tensor *t)
 {
     struct dim d[4];
@@ -71,8 +71,9 @@ static void byte_range(const struct skl_tensor *t, intptr_t *first, intptr_t *la
     *last = (intptr_t)t->data + (intptr_t)((high + 1) * size);
 }
 
-/* Interleaved views, as q, k and v of one packed buffer are: runs of bytes at distances that are all multiples of a
- * common pitch share nothing if the runs fall into different places of the pitch. */
+/* Interleaved views, as q, k and v of one packed buffer are. If all distances between the runs of contiguous bytes of
+ * both views are multiples of a common pitch, the views share nothing when their runs lie at different places of the
+ * pitch. */
 static int interleaved(const struct skl_tensor *x, const struct skl_tensor *y, intptr_t x0, intptr_t y0)
 {
     const struct skl_tensor *t[2] = {x, y};

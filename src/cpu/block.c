@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows into blocks. A block takes the next rows that have weight and see a column, all of one (batch, head) in attention.
- * When a gradient of b is wanted, heads that share b form a group, a block works through one group alone and in order:
- * no two threads ever add to the same db, and the order of additions is fixed.
+ * Rows into blocks. A block takes the next rows that have weight and see a column, all of one (batch, head) in
+ * attention. When a gradient of b is wanted, heads that share b form a group, a block works through one group alone and
+ * in order: no two threads ever add to the same db, and the order of additions is fixed.
  */
 #include "run.h"
 
@@ -39,7 +39,8 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, int64
     return next;
 }
 
-/* The block's next rows: of its own group while that lasts, then of the next group; or just the next rows of all. */
+/* The block's next rows: of its own group while that has any, then of the next group. Where groups do not matter, just
+ * the next rows. */
 static void refill(struct skl_run *run, struct skl_block *block)
 {
     const struct skl_work *w = run->work;
@@ -64,7 +65,7 @@ void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int
     *head = w->attention ? block->head / w->side[side].group : 0;
 }
 
-/* The same as one number; -1: the block has no rows. */
+/* Batch and head of the block's b as one number; -1: the block has no rows. */
 static int64_t owner_of(const struct skl_work *w, const struct skl_block *block, int side)
 {
     int64_t batch, head;
@@ -126,7 +127,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
     }
 }
 
-/* by_tile: the sums of all chunks, in their order, into that of the first that has one; returns it, NULL if none has. */
+/* by_tile: adds the chunks' sums of da, in the order of the chunks, into the sum of the first chunk that has one.
+ * Returns that sum, or NULL if no chunk has one. */
 static float *add_chunks(const struct skl_run *run, struct skl_block *block, int side, int panel)
 {
     int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;

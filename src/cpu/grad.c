@@ -5,9 +5,9 @@
  *     columns   db[j] += sum_i dz[i,j] a[i]
  *     rows      da[i] += sum_j dz[i,j] b[j]
  *
- * Where dim is short (plan.by_tile) both follow at once; a task owns the db of its columns and a da of its own, and these
- * are added up at the end. Otherwise a slab of tiles goes through two phases: tasks own the db of their columns, then
- * entries d0.. of the block's da. No two threads add to the same number, and every sum has one order.
+ * Where dim is short (plan.by_tile) both follow at once; a task owns the db of its columns and a da of its own, and
+ * these are added up at the end. Otherwise a slab of tiles goes through two phases: tasks own the db of their columns,
+ * then entries d0.. of the block's da. No two threads add to the same number, and every sum has one order.
  */
 #include "run.h"
 
@@ -101,7 +101,7 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
             int lo[SKL_NR_MAX], hi[SKL_NR_MAX];
             dz_panel(w, block, tile, panel, j0, j1 - j0, from_j0);
             int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
-            for (int i = block->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* blocks without a row */
+            for (int i = block->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* lanes without a row */
             if (masked) /* 0, also when the row is NaN */
                 for (int side = 0; side < 2; side++) run->plan.kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
         }
@@ -186,7 +186,7 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
     }
 }
 
-/* Are there columns that only some rows see, or none behind the last strip's end? */
+/* Does the tile have columns that only some rows see, or a last strip that is not full? */
 static int masked_tile(const struct skl_run *run, const struct skl_block *block, int64_t tile)
 {
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->plan.kernels->nr;
@@ -197,9 +197,10 @@ static int masked_tile(const struct skl_run *run, const struct skl_block *block,
     return masked;
 }
 
-/* The columns' entries d0..d0+d-1 for da. The micro-kernel reads whole strips of entries, so others are copied. As for rows
- * that do not see a column (pack_block_row), for columns that some rows do not see: 0 times NaN or inf must stay 0 there;
- * where a row does see such a column, its dz is NaN anyway. */
+/* Entries d0..d0+d-1 of the columns, for da. They are copied if they do not make whole strips, which is what the
+ * micro-kernel reads, or if some rows do not see all columns: for those rows dz is 0, and 0 times a column's NaN or
+ * infinity must stay 0. Where a row does see such a column, its dz is NaN anyway. (pack_block_row does the same for the
+ * rows' operand.) */
 static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side,
                                            int64_t d0, int d)
 {

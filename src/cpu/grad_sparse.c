@@ -23,7 +23,7 @@ void skl_list_entries(const struct skl_worker *w, const struct skl_block *block,
     }
     c.start[SKL_BK] = n;
     for (int i = 0; i < w->run->plan.block_rows; i++) r.start[i + 1] += r.start[i];
-    for (int j = 0; j < SKL_BK; j++) /* start[i] moves to the end of row i, and back below */
+    for (int j = 0; j < SKL_BK; j++) /* start[i] moves to the end of row i; memmove below undoes it */
         for (int k = c.start[j]; k < c.start[j + 1]; k++) {
             int to = r.start[c.at[k]]++;
             r.at[to] = (uint16_t)j;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the executor asks of an instruction set. A kernel works on one row panel: nr rows side by side in the SIMD blocks,
- * so that a row's maximum, sums and gradient never need a horizontal step.
+ * What the executor asks of an instruction set. A kernel works on one panel: nr rows side by side in the SIMD lanes, so
+ * that a row's maximum, sums and gradient never need a horizontal step.
  *
  *     score tile     [SKL_BK][nr]       x = <a, b> + bias; later e = 2^{unit (x - m)}, later dz
  *     packs                             the operands as the products want them: only struct skl_products reads them
@@ -26,7 +26,7 @@ enum {
     SKL_ALIGN = 64               /* of every buffer */
 };
 
-/* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_state. */
+/* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_row_state. */
 struct skl_panel_state {
     float m[2][SKL_NR_MAX]; /* the largest score */
     double l[2][SKL_NR_MAX];
@@ -85,8 +85,8 @@ struct skl_columns {
 };
 
 /* One side's operands into packs, and the three products on them. The layout of a pack is known here alone, so that
- * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in enum
- * skl_dtype; 'rows' is how many rows the block has room for. */
+ * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in
+ * enum skl_dtype; 'rows' is how many rows the block has room for. */
 struct skl_products {
     const char *unit; /* which multipliers: "fma" */
     int kc;           /* most entries of dim in a tile of columns */
@@ -99,14 +99,15 @@ struct skl_products {
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
-    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may serve. */
+    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may
+     * serve. */
     struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack);
     void (*clean)(int n, int k, void *pack); /* NaN and inf become 0 */
 
     /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
      *     logits         y (+)= b a^T         y [n][nr]
      *     grad_rows      da^T (+)= b^T dz     da [d up to whole strips][nr]
-     *     grad_columns   db += dz^T a         of columns 0 .. n - 1, d0 a multiple of nr, d <= nr, summed over the panels */
+     *     grad_columns   db += dz^T a         of columns 0 .. n - 1, d0 a multiple of nr, d <= nr, over all panels */
     void (*logits)(int n, int k, struct skl_columns columns, int first, const void *panel, int64_t d0,
                    struct skl_soon soon, int add, float *y);
     void (*grad_rows)(int n, int d, const unsigned char *live, struct skl_columns columns, int first, const float *dz,
@@ -166,8 +167,8 @@ struct skl_kernels {
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);
-    /* 'steps' times as many FMAs as hide the latency; returns the floating-point operations done. For measuring the
-     * peak. */
+    /* For measuring the peak: 'steps' rounds of independent FMAs, enough in a round to hide their latency. Returns the
+     * floating-point operations done. */
     double (*fma_burst)(long steps, float *sink);
 };
 

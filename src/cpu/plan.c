@@ -8,19 +8,21 @@ enum {
     /* Rows of a block. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
     BLOCK = SKL_BLOCK,
-    /* With short dim and logits kept, or used at once: those of a tile and of the next fit in L2 ... */
-    BLOCK_NEAR = 128, /* ... and those of all columns in a core's part of L3, up to ... */
+    /* Rows of a block where dim is short and score tiles are kept, or used at once. With 128 rows two tiles fit in L2,
+     * and up to NEAR_TILES of them in a core's part of L3. Beyond that they come from far away in any case, and it pays
+     * that more rows share a tile of columns. */
+    BLOCK_NEAR = 128,
     NEAR_TILES = 32,
-    BLOCK_FAR = 256,       /* beyond, they come from far anyway, and more rows share a tile of columns */
-    BLOCK_MIN = 64,        /* keeping logits of fewer rows is not worth it: recompute */
-    TASKS_LEAST = 16,      /* small problems are cut into fewer rows until there are so many tasks */
+    BLOCK_FAR = 256,
+    BLOCK_MIN = 64,        /* with fewer rows, recomputing logits is better than keeping them */
+    TASKS_LEAST = 16,      /* small problems get blocks of fewer rows until there are this many tasks */
     BLOCKS = 8,            /* blocks at once: with their chunks, enough tasks for the threads of a large machine */
     TASKS = 64,            /* blocks x chunks aimed at ... */
     TASKS_BY_TILE = 16,    /* ... when each has its own sum of da, 64 KiB at dim 128 */
     TASKS_KEPT = 32,       /* blocks x tiles */
-    THREAD_WORK = 1 << 20, /* multiply-adds that take some 20 us, a few times what waking a thread costs */
+    THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
-    LARGE_SHARE = 8        /* of a large vocabulary's matrices: so much may be kept by default */
+    LARGE_SHARE = 8        /* by default, one part in so many of a large vocabulary's matrices may be kept */
 };
 
 static int64_t round_up(int64_t x, int64_t to)
@@ -244,8 +246,8 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     plan->blocks = (int)most(least(groups, least(blocks, BLOCKS)), 1);
 }
 
-/* Keep the logits of all columns if that fits, giving up blocks first, then rows. As many blocks as that makes are made
- * equal: a short last one would read all columns for few rows. */
+/* Keep the logits of all columns if that fits, with fewer blocks at once first, then with fewer rows in each. Then the
+ * rows are divided evenly: a short last block would read all columns for few rows. */
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->kept_tiles = plan->tiles;
@@ -287,8 +289,9 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     return 1;
 }
 
-/* When none was given. For a vocabulary whose matrices are large, a share of them is little: the more rows in a block, the
- * less often they are read and their gradients added to. What a 16-bit gradient of b needs at least comes on top. */
+/* When none was given. For a vocabulary whose matrices are large, a share of them is little: the more rows in a block,
+ * the less often they are read and their gradients added to. What a 16-bit gradient of b needs at least comes on
+ * top. */
 static size_t default_limit(const struct skl_work *w)
 {
     int64_t matrices = 0, sums = 0;

@@ -17,7 +17,7 @@
 
 enum {
     SKL_BLOCK = 512, /* most rows of a block */
-    SKL_LISTED = 4   /* lists take as long as dense products when about a quarter of all counts */
+    SKL_LISTED = 4   /* lists of entries are faster than dense products while at most one entry in 4 counts */
 };
 
 /* Divergences that a row can be asked beside its own. */
@@ -36,7 +36,7 @@ struct skl_plan {
     const struct skl_products *products[2]; /* of P and Q */
     int block_rows, panels, blocks;
     int64_t tiles;
-    int64_t tasks, chunks; /* aimed at: blocks x chunks; tasks that the columns of a block make */
+    int64_t tasks, chunks; /* tasks of a phase aimed at, of all blocks; chunks that the columns are cut into */
     int details[2];        /* bits of enum skl_want, of P and Q */
     int others;            /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int second_sweep;      /* a second sweep is wanted, for the divergence or for others */
@@ -76,10 +76,11 @@ struct skl_block {
     int64_t batch, head;               /* attention: whose they are */
     int64_t first_column, last_column; /* union of the ranges */
     int64_t next_row, end_row;         /* rows still to come of this block's group */
-    int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and will; -1: nobody's */
+    int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and next will; -1: nobody's */
 };
 
-/* A thread's tasks of a phase: how many are taken, in even and in odd phases, from the front + 2^32 from the back. */
+/* A thread's tasks of a phase. taken[0] is for even phases, taken[1] for odd ones: the number of tasks taken from the
+ * front, plus 2^32 times the number taken from the back. */
 struct skl_queue {
     atomic_ullong taken[2];
 };
@@ -100,7 +101,7 @@ struct skl_scratch {
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
     unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the block's */
     uint32_t *entries[2];    /* [panels][SKL_BK]: which entries of dz are not negligible, a bit for each row */
-    struct skl_lists by_column, by_row; /* skip_below: the entries, when they are at most 1 of SKL_LISTED */
+    struct skl_lists by_column, by_row; /* skip_below: the entries that count, if they are few */
     float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
     float *line;                        /* [widest dim] */
 };
@@ -121,8 +122,8 @@ static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_pla
     return plan->block_rows * skl_da_entries(w, plan, side);
 }
 
-/* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least that the
- * call needs. Without rows or columns the plan takes no memory. */
+/* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least
+ * that the call needs. Without rows or columns the plan takes no memory. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
 
 /* Point a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL, just count: returns bytes.

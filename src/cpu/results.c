@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The states of all chunks into a row's results, results into the factors that turn scores into dz, and what rows and
- * columns without work get. */
+ *
+ * What follows a sweep: the states of all chunks become a row's results, and the results become the factors that turn
+ * scores into dz. And what is written for rows and columns that have no work.
+ */
 #include "run.h"
 
 #include <math.h>
@@ -37,7 +39,7 @@ static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s
             struct skl_side_state *to = &sum->row[i].side[side];
             double shift = skl_shift(run, s->m[0][i], m[0][i], s->m[1][i], m[1][i]);
             to->l += s->l[side][i] * (double)factor[i];
-            if (side == 0 || skl_sweeps(run->work->form) == 2) /* Q of a KL has none; a second sweep's have l = 0 */
+            if (side == 0 || skl_sweeps(run->work->form) == 2) /* Q of a KL has no acc; in a second sweep l is 0 */
                 to->acc += skl_moved_acc(s->acc[side][i], s->l[side][i], shift, (double)factor[i]);
         }
     }
@@ -58,7 +60,8 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_bl
     return sum;
 }
 
-/* The numbers that turn this row's logits into dz. A row of which a side has no mass has no gradient: every e is 0. */
+/* The numbers that turn this row's logits into dz. Where a side has no mass, the row has no gradient: m
+ * is +inf then, so that every exponential is 0. */
 static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r,
                         double g)
 {
@@ -137,7 +140,7 @@ void skl_finish_second(const struct skl_run *run, struct skl_block *block, int p
     put_rows(run, block, panel);
 }
 
-/* A side's m and l as they were saved, or else from its LSE, which has lost what its rounding took. */
+/* A side's m and l as they were saved, or else made of its LSE, which was rounded. */
 static void load_lse(const struct skl_work *w, int side, const int64_t at[3], struct skl_row_result *r)
 {
     const struct skl_rows *m = &w->result[skl_of_side(w, SKL_ROW_m_s, side)],

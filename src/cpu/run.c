@@ -102,8 +102,8 @@ static void task_columns(struct skl_worker *w, struct skl_block *block, int64_t 
         skl_grad_columns(w, block, w->slab, w->slab + tiles * part / tasks, w->slab + tiles * (part + 1) / tasks);
 }
 
-/* Entries of da that a task takes: equal pieces, two at least and of up to DA_ENTRIES, at whole strips of the
- * micro-kernel. */
+/* How many entries of da a task takes. The tasks are equal, at least two, and take whole strips of the micro-kernel and
+ * at most about DA_ENTRIES. */
 static int entries_of_task(const struct skl_run *run, int side)
 {
     int64_t dim = run->work->side[side].dim, tasks = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = run->plan.kernels->mr;
@@ -134,7 +134,7 @@ static void do_slabs(struct skl_worker *w)
     const struct skl_plan *plan = &w->run->plan;
     int64_t tasks = tasks_of_side(w->run, 0) + tasks_of_side(w->run, 1);
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
-        w->slab_tasks = plan->recompute ? SLAB_TASKS : plan->chunks; /* whoever kept a tile uses it */
+        w->slab_tasks = plan->recompute ? SLAB_TASKS : plan->chunks; /* the thread that kept a tile uses it */
         skl_do_phase(w, w->slab_tasks, task_columns);
         if (tasks)
             skl_do_phase(w, tasks, task_rows);
@@ -202,8 +202,8 @@ static void work_together(void *data, int rank)
     }
 }
 
-/* Large pages where the system hands them out on request: kept logits are gone through once in each direction, and their
- * first touch costs a fault a page. */
+/* Large pages where the system hands them out on request: kept logits are gone through once in each direction, and
+ * their first touch costs a fault a page. */
 static void want_large_pages(char *memory, size_t bytes)
 {
 #ifdef MADV_HUGEPAGE
@@ -216,7 +216,7 @@ static void want_large_pages(char *memory, size_t bytes)
 #endif
 }
 
-/* Lanes, their memory and the threads' in one allocation. */
+/* The blocks, their buffers and the threads' buffers, in one allocation. */
 static char *lay_out(struct skl_run *run)
 {
     const struct skl_plan *plan = &run->plan;
@@ -242,9 +242,9 @@ enum skl_status skl_run_nothing(struct skl_run *run)
     return SKL_OK;
 }
 
-/* How long to wait for a thread, in seconds: a quarter of what the call takes on one, of which the first takes half away.
- * Where the processors are taken (torch's idle threads keep them for milliseconds) a small call is done before another
- * thread could have begun. */
+/* How long to wait for a thread, in seconds: a quarter of the time that the call takes on one thread. A second thread
+ * saves half of that time at most. Where others keep the processors busy (torch's idle threads do, for milliseconds), a
+ * small call is done before another thread could have begun. */
 static double patience(const struct skl_work *w)
 {
     enum { LEAST = 20 };                   /* microseconds; a thread that is awake needs one */

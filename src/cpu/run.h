@@ -13,15 +13,15 @@ struct skl_run {
     struct skl_float_mode *caller_mode; /* the callback gets it, and may change it */
     struct skl_plan plan;
     struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
-    int second_sweep_only;     /* skl_partial of JSD with the LSEs given */
+    int second_sweep_only;     /* skl_partial of a divergence with two sweeps, the LSEs being given */
     struct skl_block *blocks;
     char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
     float unit[2]; /* y = unit x: from scores to logits in base 2 */
 
     int64_t next_group, next_row; /* what has not been given to a block yet */
-    int more;                     /* are there rows in this wave */
-    int64_t rows_done;            /* rows with work of the waves before */
+    int more;                     /* does this wave have rows? */
+    int64_t rows_done;            /* of earlier waves; rows without weight or columns are not counted */
     double value;
 
     atomic_int cancelled;
@@ -32,16 +32,16 @@ struct skl_worker {
     struct skl_run *run;
     struct skl_scratch scratch;
     int rank;
-    int64_t phase;          /* counts the phases, the same in every thread */
-    int64_t phases_in_wave; /* for the progress: a wave's phases count alike */
+    int64_t phase;          /* number of the phase, the same in every thread */
+    int64_t phases_in_wave; /* for the progress, to which each phase of a wave counts the same */
     int64_t slab;           /* gradient: first of the kept tiles */
     int64_t slab_tasks;     /* gradient: tasks that a slab's tiles make */
 };
 
 enum skl_status skl_run(struct skl_run *run);
 
-/* Without rows, or without columns for them to see, a call only writes what rows and columns without work get: no plan, no
- * memory, no threads. */
+/* Without rows, or without columns for them to see, a call only writes what rows and columns without work get: no plan,
+ * no memory, no threads. */
 static inline int skl_nothing_to_do(const struct skl_work *w)
 {
     return w->rows == 0 || w->columns == 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Phases: a number of independent tasks, shared among the threads, that all threads end together. The tasks of a phase are
- * cut into one queue for each thread, by their number: a thread's queue is the same part of the columns in every phase
- * over columns, so that what it has written it finds in its own cache. Idle threads steal from the back of other threads'
- * queues.
+ * Phases: a number of independent tasks, shared among the threads, that all threads end together. The tasks of a phase
+ * are cut into one queue for each thread, by their number: a thread's queue is the same part of the columns in every
+ * phase over columns, so that what it has written it finds in its own cache. Idle threads steal from the back of other
+ * threads' queues.
  */
 #include "run.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scorer of a side whose logits are inner products: scores x = <a, b> + bias of a tile of columns for the panels of a
- * block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c.
+ * The scorer of a side whose logits are inner products: scores x = <a, b> + bias of a tile of columns for the panels of
+ * a block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c.
  */
 #include "run.h"
 
@@ -32,8 +32,8 @@ struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl
                                              b->dtype, b->stride[2], copy, pack);
 }
 
-/* Part of the column tile that will be packed next: while panel 'part' of 'parts' works on the present one, its share
- * is asked for. Its rows are short and far apart, which the hardware does not foresee. */
+/* What panel 'part' of 'parts' is to prefetch while it works on the present tile: its share of the columns that will be
+ * packed next. These are short and far apart, which the hardware does not foresee. */
 static struct skl_soon next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
                                     int64_t d0, int part, int parts)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which columns rows see: of each row one range, of a panel and of a block the union of its rows' ranges. Tiles outside are
- * not visited; in a tile that a range cuts, the scores outside are masked.
+ * Which columns rows see: of each row one range, of a panel and of a block the union of its rows' ranges. Tiles outside
+ * are not visited; in a tile that a range cuts, the scores outside are masked.
  */
 #include "run.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pool of threads that wait for work. A caller takes those that nobody uses and starts what is missing; what cannot
- * be started (a limit on processes or on memory) it does without. No caller waits for another's: with n calls at the
- * same time there are n times as many threads.
+ * A pool of threads that wait for work. A caller takes those that nobody uses and starts the missing ones. It does
+ * without those that cannot be started (there are limits on processes and on memory). No caller waits for the threads
+ * of another one: with n calls at the same time there are n times as many threads.
  *
  * A worker is a place in a static table, so that nothing is allocated and no worker ever goes away while somebody looks
  * at it. Whoever waits for a change of its state looks for a while, then sleeps.
@@ -73,8 +73,8 @@ static int looked_in_vain(struct worker *w, enum state old)
     return 1;
 }
 
-/* Until the state may have changed. Wakes too when it was changed back at once: a caller who cannot wait for it may
- * still want it to be awake for his next call. */
+/* Sleeps until the state may have changed. It also wakes when the state was changed and at once changed back: a caller
+ * who cannot wait for this thread may still want it to be awake for his next call. */
 static void sleep_once(struct worker *w, enum state old)
 {
     pthread_mutex_lock(&w->lock);
@@ -90,8 +90,8 @@ static void wait_while(struct worker *w, enum state old)
     while (looked_in_vain(w, old)) sleep_once(w, old);
 }
 
-/* Returns whether somebody sleeps who waits for it. Either the sleeper sees the new state, or he is counted before:
- * these accesses have one order for all threads. */
+/* Returns whether somebody was asleep waiting for it. A sleeper either sees the new state or has been counted in
+ * 'sleepers' before: these accesses have one order for all threads. */
 static int set_state(struct worker *w, enum state state)
 {
     atomic_store(&w->state, state);
@@ -122,7 +122,7 @@ static void *serve(void *data)
     }
 }
 
-/* The program's signal handlers run on its own threads. A fault is told to the thread that made it in any case. */
+/* The program's signal handlers run on its own threads. A fault is always delivered to the thread that caused it. */
 static void block_signals(sigset_t *before)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};

@@ -14,9 +14,9 @@ struct skl_team {
     atomic_int generation; /* of barriers passed */
 };
 
-/* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. Threads that
- * cannot be had, or do not come within 'patience' seconds because others have the processors, are done without: it
- * never fails. What the caller has written every thread sees, and the other way round. */
+/* Runs work(data, rank) on up to 'threads' threads, the caller being rank 0, and waits for all of them. It never fails:
+ * it does without threads that cannot be had, or that do not come within 'patience' seconds because others have the
+ * processors. Every thread sees what the caller wrote before, and the caller then sees what every thread wrote. */
 void skl_team_run(struct skl_team *team, int threads, double patience, void (*work)(void *data, int rank), void *data);
 
 extern int skl_team_waits; /* for tests, which want the threads they ask for: patience without end */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Alpha-beta:  (alpha/s sum p^s + beta/s sum q^s - sum p^alpha q^beta) / (alpha beta),  s = alpha + beta,  param = (alpha, beta).
+ * Alpha-beta:  (alpha/s sum p^s + beta/s sum q^s - sum p^alpha q^beta) / (alpha beta),  s = alpha + beta;
+ * param = (alpha, beta).
  *
- * Per column, with the larger of p and q in front, r_e = 2^{-|d| e} the e-th power of small / large, and v_e = (r_e - 1) / e
- * (in the limit e = 0: -|d|), no term is a difference that cancels worse than p - q itself:
+ * Per column, with the larger of p and q in front: r_e = 2^{-|d| e} is the e-th power of small / large, and
+ * v_e = (r_e - 1) / e (in the limit e = 0: -|d|). Then no term is a difference that cancels worse than p - q itself:
  *
  *     phi = large^s / s (r_beta v_alpha - v_beta)      where p is the larger; alpha and beta exchanged where q is
  *     g_Q = q^beta (q^alpha - p^alpha) / alpha = large^s r_beta v_alpha,  or  -large^s v_alpha where q is the larger

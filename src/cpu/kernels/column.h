@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The second sweep of a divergence whose terms need both LSEs. With p and q known it is a sum over columns of phi(p, q),
- * and its gradient is dz_Q = g (g_Q - q sum g_Q) with g_Q = q dphi/dq, likewise for P (docs/math.md, section 5).
+ * The second sweep of a divergence whose terms need both LSEs. With p and q known it is a sum of phi(p, q) over
+ * columns, and its gradient is dz_Q = g (g_Q - q sum g_Q) with g_Q = q dphi/dq, likewise for P (docs/math.md, section
+ * 5b).
  *
  * A divergence brings two functions of one column, in a file of its own:
  *
  *     NAME_terms    what the column adds to the row's two sums
  *     NAME_dz       dz of the column for one side, once the sums are complete
  *
- * and TWO_SWEEPS(NAME) makes the loops over a tile of them. What the sums mean is in ../../divergence.h. Bytes: a tile's 8
- * per (row, column) are read; dz writes 4 for each wanted side. Sums are f32 chains as in states.h.
+ * and TWO_SWEEPS(NAME) makes the loops over a tile of them. What the sums mean is in ../../divergence.h. Bytes: a
+ * tile's 8 per (row, column) are read; dz writes 4 for each wanted side. Sums are f32 chains as in states.h.
  */
 
 /* p and q of one column, told by the larger and the smaller of them, so that nothing overflows and nothing is lost to a
@@ -23,7 +24,8 @@ struct column {
     vf ratio, m1;    /* small / large = 2^{-|d|}, and that minus 1 */
 };
 
-/* Of two vectors of numbers, one belonging to the larger and one to the smaller probability, those of side P (0) or Q (1). */
+/* Of two vectors of numbers, one belonging to the larger and one to the smaller probability, those of side P = 0 or
+ * Q = 1. */
 static inline vf of_side(const struct column *c, int side, vf large, vf small)
 {
     return side == 0 ? vselect_lt(vset(0.0f), c->d, small, large) : vselect_lt(vset(0.0f), c->d, large, small);
@@ -51,8 +53,8 @@ static inline struct column column_of(vf x_p, vf x_q, const struct skl_panel_fac
 
 /* log(mixture / p) and log(mixture / q) in natural units, for the mixture m = param_P p + param_Q q. With small = large
  * e^{-|d|}, log(m / large) = log(param_large + param_small e^{-|d|}), which near d = 0 is taken as log1p(param_small
- * (e^{-|d|} - 1)), and log(m / small) = log(m / large) + |d|. Both are exactly 0 where p = q, and always finite: where p or
- * q is 0, the product with it is 0, not NaN. */
+ * (e^{-|d|} - 1)), and log(m / small) = log(m / large) + |d|. Both are exactly 0 where p = q, and always finite: where
+ * p or q is 0, the product with it is 0, not NaN. */
 struct mixture {
     vf over_large; /* m / large */
     vf log_large, log_small;

@@ -28,7 +28,7 @@ static void convert_back(int64_t n, const float *x, int dtype, void *y)
         for (int64_t i = 0; i < n; i++) h[i] = skl_to_f16(x[i]);
 }
 
-/* ------------------------------------------------------------------------------------- packs of the FMA products --- */
+/* -------------------------------------------------------------------------------- packs of the FMA products --- */
 
 /*     panel   [dim][NR]             a^T, for logits
  *     block   [dim / NR][rows][NR]  a, for grad_columns
@@ -49,8 +49,8 @@ static void pack_row(int64_t dim, const float *line, float sign, int i, void *pa
     for (int64_t d = 0; d < dim; d++) to[d * NR + i] = sign * line[d];
 }
 
-/* NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it does not, dz = 0 must not become
- * NaN. */
+/* NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it does not, dz = 0 must not
+ * become NaN. */
 static void pack_block_row(int64_t dim, const float *line, int r, int rows, void *block)
 {
     float *to = block;

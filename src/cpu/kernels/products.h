@@ -56,8 +56,8 @@ static inline int lines_each(const struct skl_soon *soon, int times)
     return times > 0 ? (soon->rows * ((soon->bytes + 63) / 64) + times - 1) / times : 0;
 }
 
-/* The sum over k in steps, asking in between: all at once it would be in the way of what is wanted now. Shorter steps cost
- * 5 % of the product. */
+/* The sum over k in steps, with prefetches in between: all at once they would be in the way of what is wanted now.
+ * Shorter steps cost 5 % of the product. */
 enum { ASK_STEP = 32 };
 
 static inline __attribute__((always_inline)) void asking_kernel(int K, const float *A, int64_t ars, int64_t aks,

@@ -4,8 +4,8 @@
  *
  *     C[0..d-1] += sum_k x[k] B[at[k]][0..d-1]      over a list of n entries
  *
- * NR numbers of a row of B are contiguous, the next NR lie 'next' away. Per entry one broadcast and for each vector a load
- * and an FMA; with the making of the lists some four times what a dense product takes for an entry.
+ * NR numbers of a row of B are contiguous, the next NR lie 'next' away. Per entry one broadcast and for each vector a
+ * load and an FMA; with the making of the lists some four times what a dense product takes for an entry.
  */
 enum { LIST_NV = 2 * NV }; /* as many sums at once as hide the latency of an FMA */
 

@@ -6,8 +6,8 @@
  *     push_kl    m = max x,  l += 2^y,  acc += 2^{y_P} (y_P - y_Q)        one pass, closes KL(P || Q)
  *     push_lse   m = max x,  l += 2^y                                     the first sweep of the other divergences
  *
- * Bytes: 8 per (row, column) are read, twice while they are in L1. A tile's sums are f32 chains of at most 16 terms, and
- * of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the number of tiles.
+ * Bytes: 8 per (row, column) are read, twice while they are in L1. A tile's sums are f32 chains of at most 16 terms,
+ * and of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the number of tiles.
  */
 #define LN2 0.693147180559945f
 
@@ -69,7 +69,8 @@ static inline void add_lanes(double *sum, vf x)
     for (int i = 0; i < VL; i++) sum[i] += (double)lanes[i];
 }
 
-/* A tile's sums are sums of sums over this many columns: chains so short that their rounding stays below the logits'. */
+/* A tile's sum is a sum of sums over this many columns: in chains this short, rounding stays below that of the
+ * logits. */
 enum { SHORT_SUM = 16 };
 
 static inline int short_sum_end(int j, int n)
