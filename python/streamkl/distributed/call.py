@@ -181,6 +181,8 @@ def _run(
                 tensors.update({name: averaged_by(tensors[name], spread.average) for name in kind.rows})
         if sharded is not None and sharded not in _ROWS:
             raise bad("rows", sharded, "it must be 'replicated' (None) or 'sharded'")
+        if place.check is not None and not isinstance(place.check, bool):
+            raise bad("check", place.check, "it must be True, False, or None: on the CPU", TypeError)
         made = prepare(tensors, sharded == "sharded")
     except Exception as error:
         failure = error
@@ -193,9 +195,7 @@ def _run(
 def _agreed(
     group: Group, kind: dtensor.Kind, made: Optional[Prepared], failure: Optional[Exception], check: Any, a: Any
 ) -> Shard:
-    if check is not None and not isinstance(check, bool):
-        raise bad("check", check, "it must be True, False, or None: on the CPU", TypeError)
-    asks = check if check is not None else not (isinstance(a, Tensor) and a.is_cuda)
+    asks = check if isinstance(check, bool) else not (isinstance(a, Tensor) and a.is_cuda)
     if made is None:
         assert failure is not None
         if asks:
