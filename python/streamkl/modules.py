@@ -27,7 +27,7 @@ class _Loss(torch.nn.Module):
 
 
 class AttentionKLLoss(_Loss):
-    """attention_kl as a module: options to the constructor, tensors to the call."""
+    """attention_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it."""
 
     @show_options(_c.ATTENTION)
     def __init__(self, **options: Unpack[AttentionOptions]) -> None:
@@ -43,14 +43,15 @@ class AttentionKLLoss(_Loss):
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
         return_lse: bool = False,
+        **place: Any,
     ) -> Result:
         return attention_kl(
-            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **self.options
+            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **place, **self.options
         )
 
 
 class LinearKLLoss(_Loss):
-    """linear_kl as a module: options to the constructor, tensors to the call."""
+    """linear_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it."""
 
     @show_options(_c.LINEAR)
     def __init__(self, **options: Unpack[LinearOptions]) -> None:
@@ -66,7 +67,17 @@ class LinearKLLoss(_Loss):
         bias_s: Optional[Tensor] = None,
         bias_t: Optional[Tensor] = None,
         return_lse: bool = False,
+        **place: Any,
     ) -> Result:
         return linear_kl(
-            x_s, w_s, x_t, w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, return_lse=return_lse, **self.options
+            x_s,
+            w_s,
+            x_t,
+            w_t,
+            weight=weight,
+            bias_s=bias_s,
+            bias_t=bias_t,
+            return_lse=return_lse,
+            **place,
+            **self.options,
         )

@@ -49,7 +49,11 @@ def check(group, x, way, order="even", told=None, named=NAMES, row_tensors=(), *
     own_rows = {name: t[..., queries] if t.shape[-1] > 1 else t for name, t in rows.items()}
     for name in named:
         own[name].requires_grad_()
-    place = {None: {}, "offset": dict(key_offset=int(keys[0]) if len(keys) else 0), "positions": dict(key_positions=keys)}
+    place = {
+        None: {},
+        "offset": dict(key_offset=int(keys[0]) if len(keys) else 0),
+        "positions": dict(key_positions=keys),
+    }
     with forced(way):
         loss = streamkl.attention_kl(
             **own, **own_rows, **options, **place[told], group=group, rows="sharded" if split else None
@@ -77,7 +81,8 @@ def causal_cases(group, order, told):
 
 
 @pytest.mark.parametrize(
-    "order, told", [("even", None), ("even", "offset"), ("uneven", None), ("backwards", "offset"), ("zigzag", "positions")]
+    "order, told",
+    [("even", None), ("even", "offset"), ("uneven", None), ("backwards", "offset"), ("zigzag", "positions")],
 )
 @pytest.mark.parametrize("size", (2, 4))
 def test_causal_context(ranks, size, order, told):

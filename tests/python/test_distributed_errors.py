@@ -39,7 +39,11 @@ WRONG = [  # what rank 1 changes, what it hears itself, what the others hear
     (dict(temperature=-1), "ValueError: streamkl: cannot use temperature = -1: it must be positive", "on rank 1: "),
     (dict(x_s=torch.ones(11, 7)), "ValueError: streamkl: cannot use w_s.shape[1] = 8: it must be 7", "on rank 1: "),
     (dict(x_t=[1.0]), "TypeError: streamkl: cannot use x_t = 'list': it must be a torch.Tensor", "on rank 1: "),
-    (dict(bias_s=torch.ones(3)), "ValueError: streamkl: cannot use bias_s.shape = (3,): it must be (16,)", "on rank 1: "),
+    (
+        dict(bias_s=torch.ones(3)),
+        "ValueError: streamkl: cannot use bias_s.shape = (3,): it must be (16,)",
+        "on rank 1: ",
+    ),
     (dict(rows="split"), "ValueError: streamkl: cannot use rows = 'split'", "on rank 1: "),
     (dict(check=1), "TypeError: streamkl: cannot use check = 1: it must be True, False, or None", "on rank 1: "),
     (dict(labels=1), "TypeError: streamkl: cannot use labels=", "on rank 1: "),
@@ -70,7 +74,10 @@ APART = [  # what rank 1 changes, and what every rank hears
     (dict(rows="sharded"), "rows = 'sharded' on rank 1, 'replicated' on ranks 0, 2, 3"),
     (dict(weight=torch.ones(11)), "weight given = True on rank 1, False on ranks 0, 2, 3"),
     (dict(x_s=torch.zeros(11, 8, requires_grad=True)), "x_s.requires_grad = True on rank 1, False on ranks 0, 2, 3"),
-    (dict(x_s=problem(seed=5)["x_s"]), "x_s = other values on rank 1 than on rank 0: it must be the same on every rank"),
+    (
+        dict(x_s=problem(seed=5)["x_s"]),
+        "x_s = other values on rank 1 than on rank 0: it must be the same on every rank",
+    ),
     (dict(columns=50), "columns = 50 on rank 1, 0 on ranks 0, 2, 3"),
 ]
 

@@ -28,11 +28,12 @@ class Kind(NamedTuple):
     column_dim: int
     rows: Tuple[str, ...]
     row_dims: Tuple[int, ...]  # counted from the first one; (): all but the last
+    row_tensors: Tuple[str, ...]  # one number a row
     words: str
 
 
-LINEAR = Kind(("w_s", "w_t", "bias_s", "bias_t"), 0, ("x_s", "x_t"), (), "rows of the vocabulary")
-ATTENTION = Kind(("k_s", "k_t"), 2, ("q_s", "q_t"), (2,), "keys")
+LINEAR = Kind(("w_s", "w_t", "bias_s", "bias_t"), 0, ("x_s", "x_t"), (), ("weight",), "rows of the vocabulary")
+ATTENTION = Kind(("k_s", "k_t"), 2, ("q_s", "q_t"), (2,), ("weight", "begin", "end"), "keys")
 
 
 def is_spread(t: Any) -> bool:
@@ -67,9 +68,10 @@ def _check_placement(name: str, t: Any, kind: Kind) -> None:
 
 
 def spread_of(tensors: Mapping[str, Any], kind: Kind, mesh: Any) -> Spread:
-    rows = {name: _row_meaning(name, tensors[name], kind) for name in kind.rows if is_spread(tensors[name])}
+    spread = [name for name in (*kind.rows, *kind.row_tensors) if is_spread(tensors[name])]
+    rows = {name: _row_meaning(name, tensors[name], kind) for name in spread}
     if len(set(rows.values())) > 1:
-        raise bad(", ".join(rows), tuple(rows.values()), "both must be split over the ranks, or none")
+        raise bad(", ".join(rows), tuple(rows.values()), "all must be split over the ranks, or none")
     meaning = next(iter(rows.values()), None)
     for name in kind.columns:
         divisor = _fsdp_divisor(tensors.get(name), mesh.size())
@@ -85,6 +87,8 @@ def _row_meaning(name: str, t: Any, kind: Kind) -> str:
     if type(placement) is Replicate:
         return "replicated"
     allowed = kind.row_dims or tuple(range(t.dim() - 1))
+    if name in kind.row_tensors:
+        allowed = tuple(range(t.dim()))[-1:] if kind.row_dims else tuple(range(t.dim()))
     if type(placement) is Shard and placement.dim % t.dim() in allowed:
         return "sharded"
     dims = " or ".join(f"Shard({d})" for d in allowed)
