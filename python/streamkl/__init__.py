@@ -6,6 +6,7 @@
     AttentionKLLoss, LinearKLLoss       the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
+    streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
@@ -68,7 +69,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "modules", "nitrobrew", "numpy", "partial"):
+    if name in ("distributed", "functional", "modules", "nitrobrew", "numpy", "partial"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 

@@ -151,6 +151,14 @@ def partial(
     _run(_c.lib.skl_partial, views, work, options, threads, _outputs(saved, ()) if saved else None, states or _NOWHERE)
 
 
+def check_partial(views: Sequence[View], options: Options) -> None:
+    """Raises what partial() would, and does nothing."""
+    size = ctypes.c_size_t()
+    status = _c.lib.skl_workspace_size(_c.PARTIAL, _problem(views, options, 1, None), None, ctypes.byref(size))
+    if status != _c.OK:
+        raise error_of(status, options[USE], views)
+
+
 def merge(rows: int, into: int, other: int) -> None:
     """Both are addresses of so many states."""
     status = _c.lib.skl_merge(rows, into or _NOWHERE, other or _NOWHERE)

@@ -21,6 +21,11 @@ _FIT_INT32 = (torch.int32, torch.int16, torch.int8, torch.uint8)
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+def spread(*tensors: Any) -> bool:
+    """If one of them is a DTensor."""
+    return any(type(t) not in _PLAIN and type(t).__name__ == "DTensor" for t in tensors)
+
+
 def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
     for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
         _check(name, t)
@@ -95,8 +100,8 @@ def _check_tensor(name: str, t: Any) -> None:
     if type(t) not in _PLAIN:
         if not isinstance(t, Tensor):
             raise bad(name, type(t).__name__, f"it must be a torch.Tensor{_instead(name, t)}", TypeError)
-        if type(t).__name__ == "DTensor":
-            rule = "it is spread over processes: pass a plain tensor, such as its to_local() or full_tensor()"
+        if spread(t):
+            rule = "it is spread over processes: pass a plain tensor, such as its to_local(), or use linear_kl"
             raise bad(name, "DTensor", rule, TypeError)
     if t.device.type not in _DEVICES:
         raise bad(f"{name}.device", str(t.device), "streamkl computes on the CPU and on NVIDIA's GPUs")

@@ -167,6 +167,11 @@ def _partial(*args) -> Tensor:
     return states
 
 
+def check_partial(inputs: Sequence[Optional[Tensor]], options: Options) -> None:
+    """Raises what the operator 'partial' would raise for these arguments."""
+    _call.check_partial([_view(_last_contiguous(t)) for t in inputs], options)
+
+
 def _merge_output(states: Tensor, other: Tensor) -> Tensor:
     return torch.empty(states.shape, dtype=torch.float64, device=states.device)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows
 from ._details import make_details, refuse_without_labels, wanted_rows
-from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs
+from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, spread
 from ._ops import OPERANDS, row_bits
 from ._options import IGNORE_INDEX, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
@@ -33,6 +33,11 @@ def attention_kl(
     begin: Optional[Tensor] = None,
     end: Optional[Tensor] = None,
     return_lse: bool = False,
+    group: Any = None,
+    rows: Optional[str] = None,
+    key_offset: Optional[int] = None,
+    key_positions: Union[Tensor, Sequence[int], None] = None,
+    check: Optional[bool] = None,
     **options: Unpack[AttentionOptions],
 ) -> Result:
     """Divergence between the attention distributions of a student and a teacher, per (batch, head, query).
@@ -62,14 +67,22 @@ def attention_kl(
     window: (left, right), query i sees keys i + M - N - left .. i + M - N + right; -1 is no limit.
     columns: only the first so many keys exist, the others are padding.
     threads, isa, workspace_limit, skip_below, any_order: how it is computed; see docs/python.md.
+    group: a process group whose ranks hold the keys in parts; with rows, key_offset, key_positions and check in
+        docs/distributed.md.
 
     The loss is f32. Gradients go to each tensor that requires them, in its dtype. With mean and sum they are made in
     the forward call; with none they are recomputed in backward.
     """
+    where = (group, rows, check, key_offset, key_positions)
+    if any(one is not None for one in where) or spread(q_s, k_s, q_t, k_t, weight, begin, end):
+        from . import distributed
+
+        tensors = dict(q_s=q_s, k_s=k_s, q_t=q_t, k_t=k_t, weight=weight, begin=begin, end=end)
+        return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
     made = make_options(_c.ATTENTION, options)
     inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end)
-    loss, rows = _divergence(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
-    return (loss, rows["lse_s"], rows["lse_t"]) if return_lse else loss
+    loss, told = _divergence(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
+    return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 
 @show_options(_c.LINEAR)
@@ -85,6 +98,9 @@ def linear_kl(
     labels: Optional[Tensor] = None,
     details: Sequence[str] = (),
     return_lse: bool = False,
+    group: Any = None,
+    rows: Optional[str] = None,
+    check: Optional[bool] = None,
     **options: Unpack[LinearOptions],
 ) -> Result:
     """Divergence between the next-token distributions of a student and a teacher, from hidden states.
@@ -114,11 +130,21 @@ def linear_kl(
     columns: the first so many rows of w_s and w_t are the vocabulary, the others are padding. Needed if their
         numbers of rows differ.
     threads, isa, workspace_limit, skip_below, any_order: how it is computed; see docs/python.md.
+    group: a process group whose ranks hold the vocabulary in parts; with rows and check in docs/distributed.md. DTensors
+        bring theirs.
 
     The loss is f32. Gradients go to each tensor that requires them, in its dtype; a bf16 head that accumulates its
     gradient in f32 (w_s.grad_dtype = torch.float32) gets it in f32. With mean and sum they are made in the forward
     call; with none they are recomputed in backward.
     """
+    if group is not None or rows is not None or check is not None or spread(x_s, w_s, x_t, w_t, weight, bias_s, bias_t):
+        if labels is not None or details:
+            name = "details" if details else "labels"
+            raise bad(name, "...", "over a process group there are no labels and details yet")
+        from . import distributed
+
+        tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t)
+        return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check))
     if labels is None:
         refuse_without_labels(options)
     if details and return_lse:
@@ -126,10 +152,10 @@ def linear_kl(
     made = make_options(_c.LINEAR, options)
     inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels)
     names = ("lse_s", "lse_t") if return_lse else wanted_rows(details, labels is not None)
-    loss, rows = _shaped(x_s, *_divergence(inputs, made, options.get("reduction") == "none", names))
+    loss, told = _shaped(x_s, *_divergence(inputs, made, options.get("reduction") == "none", names))
     if details:
-        return loss, _told(details, rows, inputs, made)
-    return (loss, rows["lse_s"], rows["lse_t"]) if return_lse else loss
+        return loss, _told(details, told, inputs, made)
+    return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 
 def linear_cross_entropy(

@@ -26,8 +26,17 @@ class _Loss(torch.nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
+_PLACE = ("group", "rows", "check", "key_offset", "key_positions")  # where the operands are: of the call
+
+
+def _refuse_unknown(use: int, module: str, given: Mapping[str, Any]) -> None:
+    unknown = {name: value for name, value in given.items() if name not in _PLACE}
+    if unknown:
+        refuse_in_call(use, module, unknown)
+
+
 class AttentionKLLoss(_Loss):
-    """attention_kl as a module: options to the constructor, tensors to the call."""
+    """attention_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it."""
 
     @show_options(_c.ATTENTION)
     def __init__(self, **options: Unpack[AttentionOptions]) -> None:
@@ -43,17 +52,16 @@ class AttentionKLLoss(_Loss):
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
         return_lse: bool = False,
-        **unknown: Any,
+        **place: Any,
     ) -> Result:
-        if unknown:
-            refuse_in_call(_c.ATTENTION, "AttentionKLLoss", unknown)
+        _refuse_unknown(_c.ATTENTION, "AttentionKLLoss", place)
         return attention_kl(
-            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **self.options
+            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **place, **self.options
         )
 
 
 class LinearKLLoss(_Loss):
-    """linear_kl as a module: options to the constructor, tensors to the call."""
+    """linear_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it."""
 
     @show_options(_c.LINEAR)
     def __init__(self, **options: Unpack[LinearOptions]) -> None:
@@ -71,9 +79,8 @@ class LinearKLLoss(_Loss):
         labels: Optional[Tensor] = None,
         details: Sequence[str] = (),
         return_lse: bool = False,
-        **unknown: Any,
+        **place: Any,
     ) -> Result:
-        if unknown:
-            refuse_in_call(_c.LINEAR, "LinearKLLoss", unknown)
+        _refuse_unknown(_c.LINEAR, "LinearKLLoss", place)
         more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, details=details, return_lse=return_lse)
-        return linear_kl(x_s, w_s, x_t, w_t, **more, **self.options)
+        return linear_kl(x_s, w_s, x_t, w_t, **more, **place, **self.options)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import _c, _ops
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
-from ._inputs import Inputs, attention_inputs, linear_inputs
+from ._inputs import Inputs, attention_inputs, linear_inputs, spread
 from ._ops import OPERANDS, row_bits
 from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
@@ -104,7 +104,7 @@ def merge(*states: Tensor) -> Tensor:
 
 
 def _check_states(states: Any, shape: Optional[torch.Size] = None) -> None:
-    if not isinstance(states, Tensor) or states.dtype is not torch.float64:
+    if not isinstance(states, Tensor) or states.dtype is not torch.float64 or spread(states):
         raise bad(
             "states", type(states).__name__, "it must be a float64 tensor that a partial call returned", TypeError
         )

@@ -37,3 +37,13 @@ def child():
         return done.stdout if check else done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    """Four processes of a gloo group, for every test that needs them."""
+    from ranks import Ranks
+
+    started = Ranks(4, tmp_path_factory.mktemp("ranks"))
+    yield started
+    started.end()
