@@ -5,6 +5,7 @@
     AttentionKLLoss, LinearKLLoss       the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
+    streamkl.trl, .liger                losses of TRL's trainers, and of Liger's names
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
@@ -63,7 +64,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "modules", "nitrobrew", "numpy", "partial"):
+    if name in ("functional", "liger", "modules", "nitrobrew", "numpy", "partial", "trl"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
