@@ -7,6 +7,7 @@
                                         rows whose columns are in several pieces or places
     streamkl.trl, .liger                losses of TRL's trainers, and of Liger's names
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
+    streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
 torch is imported by the first use of a name that needs it.
@@ -64,7 +65,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "liger", "modules", "nitrobrew", "numpy", "partial", "trl"):
+    if name in ("functional", "hf", "liger", "modules", "nitrobrew", "numpy", "partial", "trl"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
