@@ -5,7 +5,8 @@
     AttentionKLLoss, LinearKLLoss       the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
-    streamkl.trl, .liger                losses of TRL's trainers, and of Liger's names
+    streamkl.trl, .liger, .verl, .nemo_rl
+                                        the same in TRL's trainers, by Liger's names, in verl and NeMo-RL
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
@@ -65,7 +66,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "hf", "liger", "modules", "nitrobrew", "numpy", "partial", "trl"):
+    if name in ("functional", "hf", "liger", "modules", "nitrobrew", "nemo_rl", "numpy", "partial", "trl", "verl"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
