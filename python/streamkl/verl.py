@@ -27,6 +27,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from ._faces import warn_untested
 from ._options import bad
+from .hf.checkpoint import head_from
 from .hf.heads import Head, head, linear_kl
 from .hf.models import head_module, unwrap
 from .hf.states import _instead_of_the_head as instead_of_the_head
@@ -63,7 +64,7 @@ def packed_losses(config, distillation_config, data, student_logits: Tensor, dat
     model, stand_in = _student.get()
     x_s = stand_in.x
     x_t = data["teacher_logprobs"].values().unsqueeze(0).to(x_s.device)
-    head_t = _on(_teacher_head(_only_teacher(distillation_config)), x_s.device)
+    head_t = _teacher_head(_only_teacher(distillation_config), x_s.device)
     if x_t.shape[-1] != head_t.weight.shape[1]:
         raise bad(
             "teacher's hidden states", tuple(x_t.shape), f"the head of the checkpoint takes {head_t.weight.shape[1]}"
@@ -105,16 +106,9 @@ def _at(found: Head, temperature) -> Head:
     return found._replace(scale=found.scale / values.item())
 
 
-@lru_cache(maxsize=2)
-def _teacher_head(path: str) -> Head:
-    from .hf import head_from
-
-    return head_from(path)
-
-
-def _on(found: Head, device: torch.device) -> Head:
-    bias = None if found.bias is None else found.bias.to(device)
-    return found._replace(weight=found.weight.to(device), bias=bias)
+@lru_cache(maxsize=1)
+def _teacher_head(path: str, device: torch.device) -> Head:
+    return head_from(path, device=device)
 
 
 def _only_teacher(distillation_config) -> str:

@@ -6,6 +6,8 @@ pip install verl cachetools; without it these tests are skipped. Ray, vLLM and G
 
 import asyncio
 import os
+import pathlib
+import re
 import subprocess
 import sys
 from functools import partial
@@ -17,15 +19,18 @@ import torch
 pytest.importorskip("verl", reason="verl is not installed")
 
 import transformers  # noqa: E402
+from hydra import compose, initialize_config_dir  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 from verl.trainer.distillation import losses as verl_losses  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.config import DistillationConfig, DistillationLossConfig  # noqa: E402
 from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 
 import streamkl  # noqa: E402
 import streamkl.verl  # noqa: E402
 
+DOCUMENT = pathlib.Path(__file__).parents[2] / "examples/verl.md"
 VOCABULARY, PROMPTS, RESPONSES = 50, (3, 5, 2), (4, 1, 6)
 OURS = {"nitrobrew": "forward", "nitrobrew_reverse_kl": "reverse", "streamkl_forward": "forward"}
 OURS.update(streamkl_reverse="reverse", streamkl_jsd="jsd")
@@ -47,11 +52,11 @@ def nested(rows):
 class Case:
     """A student in an engine of verl's, a teacher, and a micro batch of three sequences of different lengths."""
 
-    def __init__(self, monkeypatch, mode, temperature=1.0, **flags):
+    def __init__(self, monkeypatch, folder, mode, temperature=1.0):
         monkeypatch.setattr(transformer_impl, "get_device_id", lambda: "cpu")
         monkeypatch.setattr(transformer_impl, "get_device_name", lambda: "cpu")
         self.student, self.teacher, self.temperature = model(16, 1), model(24, 2), temperature
-        monkeypatch.setattr(streamkl.verl, "_teacher_head", lambda path: streamkl.hf.head(self.teacher))
+        self.teacher.save_pretrained(folder)
         self.engine = transformer_impl.FSDPEngineWithLMHead.__new__(transformer_impl.FSDPEngineWithLMHead)
         for name, value in dict(pad_to_length=False, use_ulysses_sp=False, _autocast_dtype=torch.float32).items():
             setattr(self.engine, name, value)
@@ -75,14 +80,14 @@ class Case:
             batch_size=[3],
         )
         said = dict(distillation_use_topk=True, distillation_only=True, use_remove_padding=True)
-        said.update(temperature=temperature, dp_size=1, batch_num_tokens=None, global_batch_size=None, **flags)
+        said.update(temperature=temperature, dp_size=1, batch_num_tokens=None, global_batch_size=None)
         for name, value in said.items():
             tu.assign_non_tensor(self.data, **{name: value})
         distillation = DistillationConfig(
             distillation_loss=DistillationLossConfig(
                 loss_mode=mode, use_task_rewards=False, use_policy_gradient=False, loss_max_clamp=None
             ),
-            teacher_models={"default": SimpleNamespace(model_path="teacher")},
+            teacher_models={"default": SimpleNamespace(model_path=str(folder))},
         )
         actor = SimpleNamespace(
             loss_agg_mode="token-mean", global_batch_info={}, loss_scale_factor=None, strategy="fsdp2"
@@ -108,8 +113,8 @@ class Case:
 
 @pytest.mark.parametrize("temperature", (1.0, 0.5))
 @pytest.mark.parametrize("mode, divergence", OURS.items())
-def test_step(monkeypatch, mode, divergence, temperature):
-    case = Case(monkeypatch, mode, temperature)
+def test_step(monkeypatch, tmp_path, mode, divergence, temperature):
+    case = Case(monkeypatch, tmp_path, mode, temperature)
     want = case.want(divergence)
     grads = torch.autograd.grad(want, list(case.student.parameters()))
     loss, output = case.step()
@@ -121,8 +126,8 @@ def test_step(monkeypatch, mode, divergence, temperature):
     assert abs(output["metrics"]["distillation/loss"].values[0] - want) <= 2e-6 * want
 
 
-def test_no_logits_are_made(monkeypatch):
-    case = Case(monkeypatch, "nitrobrew")
+def test_no_logits_are_made(monkeypatch, tmp_path):
+    case = Case(monkeypatch, tmp_path, "nitrobrew")
     monkeypatch.setattr(torch.nn.functional, "linear", linear := Widths(torch.nn.functional.linear))
     case.step()
     assert linear.seen and VOCABULARY not in linear.seen
@@ -137,17 +142,17 @@ class Widths:
         return self.own(x, w, *args)
 
 
-def test_other_modes_are_left_alone(monkeypatch):
+def test_other_modes_are_left_alone(monkeypatch, tmp_path):
     """verl's own top-k loss gives what it gave, with its own payload."""
-    case = Case(monkeypatch, "forward_kl_topk")
-    values, ids = zip(*[self_topk(case.teacher, x) for x in case.ids])
+    case = Case(monkeypatch, tmp_path, "forward_kl_topk")
+    values, ids = zip(*[topk_of(case.teacher, x) for x in case.ids])
     case.data["teacher_logprobs"], case.data["teacher_ids"] = nested(list(values)), nested(list(ids))
     case.loss.keywords["distillation_config"].distillation_loss.__dict__["topk"] = VOCABULARY
     loss, _ = case.step()
     assert abs(loss - case.want("forward")) <= 1e-4  # k is the vocabulary, so that it is the same number
 
 
-def self_topk(model, ids):
+def topk_of(model, ids):
     with torch.no_grad():
         return model(input_ids=ids[None]).logits[0].log_softmax(-1).topk(VOCABULARY)
 
@@ -161,8 +166,8 @@ def self_topk(model, ids):
         (dict(use_fused_kernels=True), "use_fused_kernels must be False"),
     ],
 )
-def test_refusals(monkeypatch, flags, message):
-    case = Case(monkeypatch, "nitrobrew")
+def test_refusals(monkeypatch, tmp_path, flags, message):
+    case = Case(monkeypatch, tmp_path, "nitrobrew")
     tu.assign_non_tensor(case.data, **flags)
     with pytest.raises(ValueError, match=message):
         case.step()
@@ -182,6 +187,33 @@ def test_teacher(monkeypatch):
     streamkl.verl.teacher(lambda ids, key: torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"hidden states = \(2, 4\): the teacher must give \[3, D\]"):
         asyncio.run(ask(manager, [1, 2, 3]))
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text(), re.S)
+
+
+def test_configuration_of_the_example(tmp_path, monkeypatch):
+    """verl's own configuration takes what examples/verl.md writes, and the teacher in it gives hidden states."""
+    monkeypatch.setenv("TEACHER", str(tmp_path))
+    overrides = re.findall(r"^ +(\S+=\S+)", blocks("sh")[1], re.M)
+    overrides = [text.replace("$TEACHER", str(tmp_path)).replace("$STUDENT", "student") for text in overrides]
+    assert len(overrides) >= 8, overrides
+    folder = pathlib.Path(streamkl.verl.verl_losses.__file__).parents[1] / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    assert config.distillation.enabled and config.actor_rollout_ref.actor.entropy_coeff == 0
+    made = omega_conf_to_dataclass(config.distillation)
+    assert made.distillation_loss.loss_mode == "nitrobrew" and streamkl.verl._only_teacher(made) == str(tmp_path)
+
+    teacher = model(24, 2)
+    teacher.save_pretrained(tmp_path)
+    exec(blocks("python")[0], {})
+    ids = [1, 2, 3]
+    torch.testing.assert_close(
+        streamkl.verl._teacher[0](ids, None),
+        streamkl.hf.hidden_states(teacher, {"input_ids": torch.tensor([ids])})[0].detach(),
+    )
 
 
 def test_external_module():
