@@ -50,6 +50,7 @@ _HOMES = {
     "linear_partial": ".partial",
     "merge": ".partial",
 }
+_ROOMS = ("functional", "hf", "modules", "nitrobrew", "numpy", "partial")
 
 
 def __getattr__(name: str):
@@ -64,10 +65,10 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "hf", "modules", "nitrobrew", "numpy", "partial"):
+    if name in _ROOMS:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_ROOMS})
