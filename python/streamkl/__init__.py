@@ -52,6 +52,8 @@ _HOMES = {
     "linear_partial": ".partial",
     "merge": ".partial",
 }
+# streamkl.verl changes verl when it is imported: only an import of its own does that.
+_ROOMS = ("functional", "hf", "liger", "modules", "nemo_rl", "nitrobrew", "numpy", "partial", "trl")
 
 
 def __getattr__(name: str):
@@ -66,10 +68,10 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "hf", "liger", "modules", "nitrobrew", "nemo_rl", "numpy", "partial", "trl", "verl"):
+    if name in _ROOMS:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_ROOMS})

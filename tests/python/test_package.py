@@ -138,49 +138,11 @@ def test_documents():
         exec(code, space)
 
 
-SIZES = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    vocab_size=64,
-    pad_token_id=0,
-)
-MODELS = {
-    "Llama": {},
-    "Gemma2": dict(sliding_window=4, attn_logit_softcapping=5.0, query_pre_attn_scalar=3),  # one layer of each kind
-    "Mistral": dict(sliding_window=4),
-}
-
-
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("left", (False, True))
-def test_hugging_face_recipe(kind, left):
-    """The recipe gives the divergence of the attentions that the models report: caps, windows and padding are there."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    import streamkl
-
-    code = next(b for b in blocks((ROOT / "docs/python.md").read_text()) if "transformers" in b)
-    config = getattr(transformers, f"{kind}Config")(**SIZES, **MODELS[kind])
-    ids, mask = torch.randint(1, 64, (4, 11)), torch.ones(4, 11, dtype=torch.long)  # as many batches as heads
-    for i, padding in enumerate((0, 3, 5, 1)):
-        mask[i, slice(0, padding) if left else slice(11 - padding, 11)] = 0
-    taken, maps = [], []
-    for _ in range(2):
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-        with torch.no_grad():
-            for p in model.parameters():  # apart enough that a wrong mask shows
-                p.mul_(6 if p.dim() > 1 else 1)
-            maps.append(model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions)
-            space = {"model": model, "streamkl": streamkl}
-            exec(code, space)
-            model(input_ids=ids, attention_mask=mask)
-        taken.append(dict(space["seen"]))
-    for layer in range(2):
-        got = space["layer_kl"](taken[0][layer], taken[1][layer], mask)
-        s, t = (m[layer].double() for m in maps)
-        rows = torch.where(t > 0, t * (t / s.clamp_min(1e-300)).log(), 0).sum(-1)  # [B, H, N]
-        want = (rows * mask[:, None]).sum() / (4 * mask.sum())
-        assert want > 1e-2 and got.item() == pytest.approx(want.item(), rel=1e-3), layer
+def test_document_of_hugging_face():
+    """The Python in docs/huggingface.md runs, in order, in one namespace."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    space = {}
+    for code in blocks((ROOT / "docs/huggingface.md").read_text()):
+        exec(code, space)
+    assert torch.isfinite(space["loss"]) and set(space["parts"]) == {"kl", "ce"}

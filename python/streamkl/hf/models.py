@@ -25,8 +25,10 @@ def unwrap(model: Any, name: str = "model") -> nn.Module:
 
 
 def _is_transformers(model: nn.Module) -> bool:
-    from transformers import PreTrainedModel
-
+    try:
+        from transformers import PreTrainedModel
+    except ModuleNotFoundError as error:
+        raise ImportError("streamkl.hf needs transformers: pip install 'streamkl[hf]'") from error
     return isinstance(model, PreTrainedModel)
 
 

@@ -52,7 +52,7 @@ class _StandIn:
         if not torch.compiler.is_compiling() and threading.get_ident() != self.thread:
             return self.forward(x, *args, **kwargs)
         self.x = x
-        return x[..., :1]  # what comes after the head does it to one column
+        return x[..., :1].clone()  # what comes after the head does it to one column; FSDP2 dislikes views
 
 
 # One for each head: a compiled model would be compiled anew for each new object that it meets.
