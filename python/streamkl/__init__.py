@@ -7,7 +7,10 @@
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
     streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
+    streamkl.trl, .liger, .verl, .nemo_rl
+                                        the same in TRL's trainers, by Liger's names, in verl and NeMo-RL
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
+    streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
 torch is imported by the first use of a name that needs it.
@@ -55,6 +58,8 @@ _HOMES = {
     "linear_partial": ".partial",
     "merge": ".partial",
 }
+# streamkl.verl changes verl when it is imported: only an import of its own does that.
+_ROOMS = ("distributed", "functional", "hf", "liger", "modules", "nemo_rl", "nitrobrew", "numpy", "partial", "trl")
 
 
 def __getattr__(name: str):
@@ -69,10 +74,10 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("distributed", "functional", "modules", "nitrobrew", "numpy", "partial"):
+    if name in _ROOMS:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_ROOMS})

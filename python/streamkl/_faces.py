@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the faces for other libraries (streamkl.trl, .liger, .verl, .nemo_rl) share."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from importlib.metadata import version
+from typing import Any, Dict, Optional, Set, Tuple
+
+import torch
+from torch import Tensor
+
+from ._options import bad
+from .functional import linear_kl
+
+_warned: Set[str] = set()
+
+
+def divergence_of(beta: float, name: str = "beta") -> Dict[str, Any]:
+    """The options of linear_kl for the beta of Liger and TRL: 0 is KL(teacher || student), 1 KL(student || teacher)."""
+    if not 0 <= beta <= 1:
+        raise bad(name, beta, "it must be from 0, KL(teacher || student), to 1, KL(student || teacher)")
+    if beta in (0, 1):
+        return {"divergence": "reverse" if beta else "forward"}
+    return {"divergence": "jsd", "beta": beta}
+
+
+def entropy_sum(x: Tensor, w: Tensor, weight: Tensor, bias: Optional[Tensor] = None, **options) -> Tensor:
+    """The sum over the rows of weight times the entropy of softmax(x w^T), without a gradient.
+
+    It is log V - KL(q || uniform): the divergence from a teacher whose logits are all 0. options: scale_s, softcap_s,
+    temperature."""
+    with torch.no_grad():
+        flat = x.new_zeros((*x.shape[:-1], 1)), w.new_zeros((w.shape[0], 1))
+        kl = linear_kl(x, w, *flat, bias_s=bias, weight=weight, divergence="reverse", reduction="sum", **options)
+        return weight.sum() * math.log(w.shape[0]) - kl
+
+
+def cross_entropy_sum(x: Tensor, w: Tensor, bias: Optional[Tensor], labels: Tensor, kept: Tensor) -> Tensor:
+    """The sum over the kept rows of the cross-entropy of softmax(x w^T) with its label.
+
+    KL(uniform || q) = lse - log V - (mean of the logits), so the log-sum-exp is a divergence from a teacher of zeros and
+    a product with the mean of w. The logit of the label is one product a row."""
+    kl = linear_kl(
+        x, w, x.new_zeros((*x.shape[:-1], 1)), w.new_zeros((w.shape[0], 1)), bias_s=bias, weight=kept, reduction="sum"
+    )
+    x, labels = x[kept].float(), labels[kept]
+    gap = x @ w.mean(0, dtype=torch.float32) - (x * w[labels].float()).sum(-1)
+    if bias is not None:
+        gap = gap + bias.mean(dtype=torch.float32) - bias[labels].float()
+    return kl + gap.sum() + kept.sum() * math.log(w.shape[0])
+
+
+def warn_untested(package: str, tested: Tuple[str, str]) -> None:
+    """A warning, once, if the installed version is not of tested[0] <= version < tested[1]."""
+    found = version(package)
+    if package not in _warned and not _numbers(tested[0]) <= _numbers(found) < _numbers(tested[1]):
+        _warned.add(package)
+        warnings.warn(
+            f"streamkl: tested with {package} from {tested[0]} to before {tested[1]}, and this is {found}: compare the "
+            f"first losses with {package}'s own",
+            stacklevel=3,
+        )
+
+
+def _numbers(text: str) -> Tuple[int, ...]:
+    """The first numbers of a version: 1.16.0.dev0 is (1, 16, 0)."""
+    parts = []
+    for part in text.split("."):
+        if not part.isdigit():
+            break
+        parts.append(int(part))
+    return tuple(parts)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m streamkl.bench.trl: the loss of TRL's trainers, TRL's own beside streamkl's, from hidden states on.
+
+Both take the same tensors in turn, loss and gradient, and the fastest of several rounds counts: other work on the machine
+makes a run slower, never faster. DistillationTrainer's loss includes the student's entropy, for the log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Callable, Dict, List, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..functional import linear_kl
+from .measure import machine
+
+
+class Setting(NamedTuple):
+    trainer: str
+    tokens: int
+    masked: float  # share of the tokens that do not count
+    student: int  # hidden sizes
+    teacher: int
+    vocabulary: int
+    beta: float
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        sizes = f"N {self.tokens} ({self.masked:.0%} masked) D {self.student}/{self.teacher} V {self.vocabulary}"
+        return f"{self.trainer} {sizes} beta {self.beta} {str(self.dtype)[6:]}"
+
+
+_SIZES = ((512, 256, 384, 32000), (256, 896, 896, 50000))
+SETTINGS: List[Setting] = [
+    Setting(trainer, n, masked, s, t, v, beta, dtype)
+    for trainer in ("distillation", "gkd")
+    for (n, s, t, v) in _SIZES
+    for masked, beta, dtype in (
+        (0.5, 1.0, torch.float32),
+        (0.0, 0.0, torch.float32),
+        (0.5, 0.5, torch.float32),
+        (0.5, 1.0, torch.bfloat16),
+    )
+] + [Setting("distillation", 32, 0.0, 64, 96, 1000, 1.0), Setting("gkd", 32, 0.0, 64, 96, 1000, 1.0)]
+
+
+def ways(setting: Setting, x: Dict[str, Tensor], mask: Tensor) -> Dict[str, Callable[[], Tensor]]:
+    from .._faces import divergence_of
+
+    pair = (x["x_s"], x["x_t"], x["w_s"], x["w_t"])
+    if setting.trainer == "distillation":
+        from trl.trainer.distillation_trainer import _chunked_divergence_loss
+
+        from ..trl._distillation import chunked_divergence_loss
+
+        return {
+            "TRL": lambda: _chunked_divergence_loss(*pair, mask, setting.beta)[0],
+            "streamkl": lambda: chunked_divergence_loss(*pair, mask, setting.beta)[0],
+        }
+    from trl.experimental.gkd import GKDTrainer
+
+    labels = mask.long() - 100 * ~mask
+
+    def theirs() -> Tensor:
+        z_s, z_t = F.linear(x["x_s"], x["w_s"]), F.linear(x["x_t"], x["w_t"])
+        return GKDTrainer.generalized_jsd_loss(z_s, z_t, labels, setting.beta)
+
+    options = dict(divergence_of(setting.beta), weight=mask)
+    return {"TRL": theirs, "streamkl": lambda: linear_kl(x["x_s"], x["w_s"], x["x_t"], x["w_t"], **options)}
+
+
+def measure(setting: Setting, rounds: int) -> Dict[str, float]:
+    """Seconds of loss and gradient."""
+    torch.manual_seed(0)
+    n, v = setting.tokens, setting.vocabulary
+    x = {
+        "x_s": torch.randn(1, n, setting.student),
+        "w_s": torch.randn(v, setting.student) / setting.student**0.5,
+        "x_t": torch.randn(1, n, setting.teacher),
+        "w_t": torch.randn(v, setting.teacher) / setting.teacher**0.5,
+    }
+    x = {name: t.to(setting.dtype).requires_grad_(name.endswith("_s")) for name, t in x.items()}
+    mask = torch.arange(n)[None] >= round(setting.masked * n)
+    best: Dict[str, float] = {}
+    for _ in range(rounds + 1):  # the first one warms up, and counts too: it is never the fastest
+        for name, loss in ways(setting, x, mask).items():
+            start = time.perf_counter()
+            torch.autograd.grad(loss(), [x["x_s"], x["w_s"]])
+            best[name] = min(best.get(name, float("inf")), time.perf_counter() - start)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m streamkl.bench.trl", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="of each setting")
+    parser.add_argument("--only", default="", help="settings that have this text in their name")
+    args = parser.parse_args()
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    print(machine())
+    for setting in SETTINGS:
+        if args.only in str(setting):
+            best = measure(setting, args.rounds)
+            theirs, ours = best["TRL"], best["streamkl"]
+            print(
+                f"{setting}: TRL {1e3 * theirs:.1f} ms, streamkl {1e3 * ours:.1f} ms, {theirs / ours:.2f} x", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
