@@ -6,6 +6,7 @@
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
+    streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
 
 torch is imported by the first use of a name that needs it.
@@ -63,7 +64,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "modules", "nitrobrew", "numpy", "partial"):
+    if name in ("functional", "hf", "modules", "nitrobrew", "numpy", "partial"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 
