@@ -18,6 +18,15 @@ SCALE: Tuple[Tuple[float, str, str], ...] = (
     (float("inf"), "far", "is far from"),
 )
 
+WORDS = {
+    "same": "practically the same",
+    "close": "very close",
+    "near": "close",
+    "apart": "noticeable",
+    "far": "far",
+    "broken": "not finite",
+}
+
 
 def grade(candidate: Data) -> Tuple[str, str]:
     """A word for colours and tests, and the words of the sentence between the two names."""
