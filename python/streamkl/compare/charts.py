@@ -92,13 +92,15 @@ def distribution(candidate: Data, width: int) -> str:
                 mark("rect", tip, x=a + 0.5, y=y(counts[i]), width=b - a - 1, height=bottom - y(counts[i]), class_="bar")
             )
     parts.append(line(left, bottom, right, bottom, "base"))
-    shown = [("median", "median_kld", 12), ("mean", "mean_kld", 25), ("99 %", "p99_kld", 12)]
-    for word, key, height in shown:
+    shown = [("median", "median_kld", 26, "end"), ("mean", "mean_kld", 26, "start"), ("99 %", "p99_kld", 11, "middle")]
+    for word, key, height, side in shown:
         value = candidate["metrics"][key]["value"]
         if value > 10 ** edges[first]:
             at = x(math.log10(value))
-            parts.append(line(at, height + 4, at, bottom, "rule"))
-            parts.append(label(at, height, f"{word} {significant(value, 2)}", "note", _side(at, width)))
+            parts.append(line(at, height + (4 if side == "middle" else -9), at, bottom, "rule"))
+            apart = {"start": 5, "end": -5, "middle": 0}[side]
+            side = side if 90 < at < width - 90 else _side(at, width)
+            parts.append(label(at + apart, height, f"{word} {significant(value, 2)}", "note", side))
     return drawing(width, 252, "Histogram of the KLD of tokens, logarithmic.", *parts)
 
 
@@ -113,8 +115,8 @@ def probabilities(candidate: Data, width: int) -> Optional[str]:
         return None
     bins, counts = grid["bins"], grid["counts"]
     most = max(max(row) for row in counts) or 1
-    side = min(width - 60, 300)
-    left, top = 44.0, 8.0
+    side = min(width - 60, 250)
+    left, top = 44.0, 26.0
     bottom, cell = top + side, side / grid["bins"]
     parts = [tag("rect", x=left, y=top, width=side, height=side, class_="paper")]
     for i, row in enumerate(counts):
@@ -133,8 +135,8 @@ def probabilities(candidate: Data, width: int) -> Optional[str]:
         parts.append(label(left + v * side, bottom + 16, f"{v:.0%}", anchor="middle"))
         parts.append(label(left - 8, bottom - v * side + 4, f"{v:.0%}", anchor="end"))
     parts.append(label(left + side, bottom + 34, "p in the reference", "axis", "end"))
-    parts.append(label(12, top + 2, "p in the candidate", "axis", "end", transform=f"rotate(-90 12 {top + 2:g})"))
-    return drawing(left + side + 16, bottom + 40, "Probability of the text's token in both models.", *parts)
+    parts.append(label(left, top - 10, "p in the candidate", "axis"))
+    return drawing(width, bottom + 40, "Probability of the text's token in both models.", *parts)
 
 
 def confidence(candidate: Data, width: int) -> str:
@@ -165,7 +167,7 @@ def confidence(candidate: Data, width: int) -> str:
         parts.append(mark("rect", tip, x=middle - w / 2, y=bottom - height, width=w, height=height, rx=2, class_="bar"))
         parts.append(line(middle - w / 2, y(g["median_kld"]), middle + w / 2, y(g["median_kld"]), "median"))
     parts.append(line(left, bottom, right, bottom, "base"))
-    parts.append(label(right, bottom + 50, "reference's top probability; share of tokens below", "axis", "end"))
+    parts.append(label(right, bottom + 50, "the reference's top probability, and the share of tokens", "axis", "end"))
     return drawing(width, bottom + 56, "Mean KLD by the reference's confidence.", *parts)
 
 
@@ -175,7 +177,7 @@ def depth(candidate: Data, width: int) -> str:
     end = groups[-1]["last"] + 1
     high = [g["mean_kld"] + 2 * (g["error"] or 0) for g in groups]
     ticks = nice_ticks(max(max(high), 1e-9))
-    left, top, bottom, right = 52.0, 12.0, 205.0, width - 8.0
+    left, top, bottom, right = 52.0, 12.0, 250.0, width - 8.0
     x, y = linear(0, end, left, right), linear(0, ticks[-1], bottom, top)
     parts = [line(left, y(t), right, y(t)) + label(left - 8, y(t) + 4, tick_text(t, ticks[1]), anchor="end") for t in ticks]
     xticks = nice_ticks(end, 4)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Sequence
 
 from .fields import LLAMA_PARTS, PARTS, Field
-from .numbers import percent, significant, unit_text
+from .numbers import MINUS, percent, significant, unit_text
 from .verdict import overall, pair_sentence
 
 Data = Dict[str, Any]
@@ -124,7 +124,7 @@ def text(data: Data) -> str:
         lines += list(_candidate_text(candidate))
     if data["pairs"]:
         lines += ["", "====== Between candidates ======", *map(pair_sentence, data["pairs"])]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).replace(MINUS, "-") + "\n"  # what reads llama.cpp's report reads this one
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

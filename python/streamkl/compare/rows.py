@@ -27,14 +27,6 @@ class HeadLike(Protocol):
     columns: Optional[int]
 
 
-class Head(NamedTuple):
-    weight: Tensor
-    bias: Optional[Tensor] = None
-    scale: Optional[float] = None
-    softcap: Optional[float] = None
-    columns: Optional[int] = None
-
-
 class Side(NamedTuple):
     hidden: Tensor  # [tokens, D]
     head: HeadLike

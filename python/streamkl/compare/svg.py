@@ -92,5 +92,5 @@ def drawing(width: Number, height: Number, title: str, *parts: str, columns: int
         aria_label=title + (" Arrow keys read its parts." if reachable else ""),
         tabindex="0" if reachable else None,
         data_columns=columns or None,
-        style=f"max-width:{width * 1.3:g}px",
+        style=f"max-width:{width * 1.1:g}px",
     )

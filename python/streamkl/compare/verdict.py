@@ -105,4 +105,4 @@ def overall(data: Data) -> Tuple[str, str]:
         return f"{first['name']} and {second['name']} are the closest to {reference}; which is closer, this text cannot tell.", (
             f"{first['name']}: {reasons(first)}"
         )
-    return f"Of {len(candidates)}, {first['name']} is the closest, and {grade(first)[1]} {reference}.", reasons(first)
+    return f"{first['name']} is the closest of {len(candidates)}, and {grade(first)[1]} {reference}.", reasons(first)
