@@ -5,6 +5,7 @@
     AttentionKLLoss, LinearKLLoss       the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
+    compare, DriftMetric                how far models are from a reference: a report, and its numbers in a loop
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, List
 from ._c import version as _version
 
 if TYPE_CHECKING:
+    from .compare.metric import DriftMetric
+    from .compare.run import compare
     from .functional import attention_kl, linear_kl
     from .modules import AttentionKLLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
@@ -27,10 +30,12 @@ if TYPE_CHECKING:
 __version__ = _version()
 __all__ = [
     "AttentionKLLoss",
+    "DriftMetric",
     "LinearKLLoss",
     "attention_backward",
     "attention_kl",
     "attention_partial",
+    "compare",
     "finish",
     "linear_backward",
     "linear_kl",
@@ -43,6 +48,7 @@ _HOMES = {
     "linear_kl": ".functional",
     "AttentionKLLoss": ".modules",
     "LinearKLLoss": ".modules",
+    "DriftMetric": ".compare.metric",
     "attention_backward": ".partial",
     "attention_partial": ".partial",
     "finish": ".partial",
@@ -64,7 +70,7 @@ def __getattr__(name: str):
             ) from error
         globals()[name] = found
         return found
-    if name in ("functional", "hf", "modules", "nitrobrew", "numpy", "partial"):
+    if name in ("compare", "functional", "hf", "modules", "nitrobrew", "numpy", "partial"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'streamkl' has no attribute {name!r}")
 

@@ -6,7 +6,7 @@ No [tokens, vocabulary] is ever held: linear_kl streams, and what it does not te
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
@@ -30,6 +30,11 @@ class HeadLike(Protocol):
 class Side(NamedTuple):
     hidden: Tensor  # [tokens, D]
     head: HeadLike
+
+
+def on_cpu(head: Any) -> Any:
+    """A head without its graph, where rows are computed."""
+    return type(head)(*(t.detach().cpu() if isinstance(t, Tensor) else t for t in head))
 
 
 def vocabulary(head: HeadLike) -> int:

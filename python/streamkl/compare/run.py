@@ -12,12 +12,13 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 import numpy as np
 import torch
 
+from .. import hf
 from .._options import bad
 from . import models, windows
 from .attention import summary
 from .models import Source, short, source
 from .report import Report, Tokens, assemble, describe
-from .rows import Side, not_finite, token_rows
+from .rows import Side, not_finite, on_cpu, token_rows
 from .states import Reference, batches, check_vocabulary, forward, run_other, run_reference, tokens_of, worst_of
 from .statistics import RESAMPLES
 from .store import Store
@@ -207,10 +208,7 @@ def _floors(store: Store, ready: Reference, own: Source, others: List[Source], e
 
 
 def _floor(ready: Reference, model: Any, some: int, alone: bool, bar: "_Bar") -> Optional[Dict[str, Any]]:
-    from .. import hf
-
-    head = hf.head(model)
-    head = hf.Head(*(t.detach().cpu() if isinstance(t, torch.Tensor) else t for t in head))
+    head = on_cpu(hf.head(model))
     kls, same = [], []
     cut = ready.windows._replace(ids=ready.windows.ids[:some])
     for i in range(batches(cut, ready.batch)):

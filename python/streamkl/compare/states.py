@@ -13,7 +13,7 @@ from .. import hf
 from .._options import bad
 from . import attention
 from .report import Tokens
-from .rows import Side, not_finite, token_rows, top_tokens, vocabulary
+from .rows import Side, not_finite, on_cpu, token_rows, top_tokens, vocabulary
 from .store import Store
 from .windows import Windows
 
@@ -127,7 +127,7 @@ def run_other(store: Store, model: Any, reference: Reference, worst: int, tick: 
     """Numbers a token of one candidate, its worst tokens, and its attention."""
     head = hf.head(model)
     check_vocabulary(reference.about["reference"]["name"], vocabulary(reference.head), store.about["name"], vocabulary(head))
-    head = hf.Head(*(t.detach().cpu() if isinstance(t, Tensor) else t for t in head))
+    head = on_cpu(head)
     windows, batch = reference.windows, reference.batch
     seen = _Seen(model, windows, batch, len(reference.about["attention"]))
     for i in range(batches(windows, batch)):
