@@ -34,7 +34,8 @@ def tokenizer(text, size=384):
     inner.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     inner.train_from_iterator(
-        [text], trainers.BpeTrainer(vocab_size=size, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False)
+        [text],
+        trainers.BpeTrainer(vocab_size=size, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False),
     )
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
 
@@ -42,7 +43,9 @@ def tokenizer(text, size=384):
 def config(**changes):
     from transformers import LlamaConfig
 
-    sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+    sizes = dict(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+    )
     sizes.update(vocab_size=384, max_position_embeddings=128, tie_word_embeddings=False)
     return LlamaConfig(**{**sizes, **changes})
 

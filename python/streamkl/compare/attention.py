@@ -33,7 +33,9 @@ def window_of(captured: Iterable[Any], window: int) -> List[Layer]:
         return t[window : window + 1] if t.shape[0] > 1 else t
 
     return [
-        Layer(cut(c.q).detach().cpu(), cut(c.k).detach().cpu(), c.scale, c.softcap, cut(c.begin).cpu(), cut(c.end).cpu())
+        Layer(
+            cut(c.q).detach().cpu(), cut(c.k).detach().cpu(), c.scale, c.softcap, cut(c.begin).cpu(), cut(c.end).cpu()
+        )
         for c in captured
     ]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, Optional
 
-from .numbers import percent, significant
+from .numbers import percent, signed_percent, significant
 from .svg import (
     decade_text,
     decades,
@@ -89,7 +89,9 @@ def distribution(candidate: Data, width: int) -> str:
             tip = [span, f"{counts[i]:,} tokens, {percent(counts[i] / total)}", f"{percent(below / total)} move less"]
             a, b = x(edges[i]), x(edges[i + 1])
             parts.append(
-                mark("rect", tip, x=a + 0.5, y=y(counts[i]), width=b - a - 1, height=bottom - y(counts[i]), class_="bar")
+                mark(
+                    "rect", tip, x=a + 0.5, y=y(counts[i]), width=b - a - 1, height=bottom - y(counts[i]), class_="bar"
+                )
             )
     parts.append(line(left, bottom, right, bottom, "base"))
     shown = [("median", "median_kld", 26, "end"), ("mean", "mean_kld", 26, "start"), ("99 %", "p99_kld", 11, "middle")]
@@ -136,7 +138,26 @@ def probabilities(candidate: Data, width: int) -> Optional[str]:
         parts.append(label(left - 8, bottom - v * side + 4, f"{v:.0%}", anchor="end"))
     parts.append(label(left + side, bottom + 34, "p in the reference", "axis", "end"))
     parts.append(label(left, top - 10, "p in the candidate", "axis"))
+    if width >= 480:
+        parts.append(_changes(candidate["metrics"], left + side + 44, top + 10, width - 4))
     return drawing(width, bottom + 40, "Probability of the text's token in both models.", *parts)
+
+
+def _changes(metrics: Data, left: float, top: float, right: float) -> str:
+    """A short list beside the map: how much probability the text's token won or lost."""
+    parts = [label(left, top, "change of p", "axis")]
+    names = [
+        ("best 5 %", "p95"),
+        ("best quarter", "p75"),
+        ("median", "median"),
+        ("worst quarter", "p25"),
+        ("worst 5 %", "p5"),
+    ]
+    for i, (name, key) in enumerate(names):
+        y = top + 30 + 34 * i
+        parts.append(label(left, y, name) + line(left, y + 12, right, y + 12))
+        parts.append(label(right, y, signed_percent(metrics[f"{key}_delta_p"]["value"]), "name", "end"))
+    return "".join(parts)
 
 
 def confidence(candidate: Data, width: int) -> str:
@@ -146,12 +167,14 @@ def confidence(candidate: Data, width: int) -> str:
     ticks = nice_ticks(most)
     left, top, bottom, right = 52.0, 12.0, 190.0, width - 4.0
     y = linear(0, ticks[-1], bottom, top)
-    parts = [line(left, y(t), right, y(t)) + label(left - 8, y(t) + 4, tick_text(t, ticks[1]), anchor="end") for t in ticks]
+    parts = [
+        line(left, y(t), right, y(t)) + label(left - 8, y(t) + 4, tick_text(t, ticks[1]), anchor="end") for t in ticks
+    ]
     step = (right - left) / len(groups)
     total = max(candidate["tokens"], 1)
     for i, g in enumerate(groups):
         middle = left + step * (i + 0.5)
-        parts.append(label(middle, bottom + 16, f"{g['low']:g}–{g['high']:g}", anchor="middle"))
+        parts.append(label(middle, bottom + 16, f"{g['low']:g}–{g['high']:g}".replace("0.", "."), anchor="middle"))
         parts.append(label(middle, bottom + 31, percent(g["tokens"] / total, 0), "share", "middle"))
         if g["mean_kld"] is None:
             continue
@@ -179,7 +202,9 @@ def depth(candidate: Data, width: int) -> str:
     ticks = nice_ticks(max(max(high), 1e-9))
     left, top, bottom, right = 52.0, 12.0, 250.0, width - 8.0
     x, y = linear(0, end, left, right), linear(0, ticks[-1], bottom, top)
-    parts = [line(left, y(t), right, y(t)) + label(left - 8, y(t) + 4, tick_text(t, ticks[1]), anchor="end") for t in ticks]
+    parts = [
+        line(left, y(t), right, y(t)) + label(left - 8, y(t) + 4, tick_text(t, ticks[1]), anchor="end") for t in ticks
+    ]
     xticks = nice_ticks(end, 4)
     for t in xticks:
         if t <= end * 1.001:

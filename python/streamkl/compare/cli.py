@@ -53,8 +53,12 @@ def parser() -> argparse.ArgumentParser:
         "attention, with honest errors. No logits are stored.",
         epilog="Exit code: 0, 1 if a condition of --fail-if holds, 2 if something cannot be used.",
     )
-    p.add_argument("reference", metavar="REFERENCE", help="a folder that transformers loads, or a file of --save-states")
-    p.add_argument("others", metavar="OTHER", nargs="*", help="folders; with :f32 :bf16 :f16 :int8 :int4 to load them so")
+    p.add_argument(
+        "reference", metavar="REFERENCE", help="a folder that transformers loads, or a file of --save-states"
+    )
+    p.add_argument(
+        "others", metavar="OTHER", nargs="*", help="folders; with :f32 :bf16 :f16 :int8 :int4 to load them so"
+    )
     p.add_argument("--text", type=pathlib.Path, metavar="FILE", help="UTF-8 text")
     p.add_argument("--html", metavar="FILE", help="write the page")
     p.add_argument("--json", metavar="FILE", help="write every number (docs/report.md)")
@@ -65,17 +69,37 @@ def parser() -> argparse.ArgumentParser:
         "--fail-if", type=condition, action="append", default=[], metavar="CONDITION",
         help="exit with 1 if it holds for any candidate: 'mean_kld>0.01'; may be given several times",
     )  # fmt: skip
-    p.add_argument("--window", type=int, metavar="N", help="tokens of a window (default 2048, or the models' positions)")
+    p.add_argument(
+        "--window", type=int, metavar="N", help="tokens of a window (default 2048, or the models' positions)"
+    )
     p.add_argument("--limit", type=int, metavar="N", help="score about so many tokens at most")
     p.add_argument("--second-half", action="store_true", help="score the second half of each window only, as llama.cpp")
     p.add_argument("--batch", type=int, metavar="B", help="windows that run at once (default: some 4096 tokens)")
     p.add_argument("--dtype", metavar="DTYPE", help="f32, bf16 or f16 for all (default: as stored)")
-    p.add_argument("--attention", type=int, default=2, metavar="W", help="windows whose attention is compared (default %(default)s; 0: none)")
-    p.add_argument("--floor", type=int, default=4096, metavar="N", help="tokens over which the floor is measured (default %(default)s; 0: not)")
+    p.add_argument(
+        "--attention",
+        type=int,
+        default=2,
+        metavar="W",
+        help="windows whose attention is compared (default %(default)s; 0: none)",
+    )
+    p.add_argument(
+        "--floor",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="tokens over which the floor is measured (default %(default)s; 0: not)",
+    )
     p.add_argument("--worst", type=int, default=20, metavar="N", help="tokens shown one by one (default %(default)s)")
-    p.add_argument("--save-states", metavar="FILE", help="keep the reference's states (.safetensors), to compare without it later")
-    p.add_argument("--resume", metavar="FOLDER", help="keep what is computed there; the same command then goes on from it")
-    p.add_argument("--device", default="cpu", help="where the models' bodies run (default %(default)s; heads always on the CPU)")
+    p.add_argument(
+        "--save-states", metavar="FILE", help="keep the reference's states (.safetensors), to compare without it later"
+    )
+    p.add_argument(
+        "--resume", metavar="FOLDER", help="keep what is computed there; the same command then goes on from it"
+    )
+    p.add_argument(
+        "--device", default="cpu", help="where the models' bodies run (default %(default)s; heads always on the CPU)"
+    )
     p.add_argument("--seed", type=int, default=0, help="of the bootstrap (default %(default)s)")
     return p
 

@@ -72,8 +72,14 @@ def head_mean(attention: Data, width: int) -> str:
     w = min(22.0, (width - 70) / len(values) * 0.7)
     for i, v in enumerate(values):
         own = attention["kl"][i]
-        tip = [f"layer {i}", f"of the heads' mean {significant(v)} nats", f"mean of the heads {significant(sum(own) / len(own))}"]
-        parts.append(mark("rect", tip, x=x(i) - w / 2, y=y(v), width=w, height=max(bottom - y(v), 0.5), rx=1.5, class_="bar"))
+        tip = [
+            f"layer {i}",
+            f"of the heads' mean {significant(v)} nats",
+            f"mean of the heads {significant(sum(own) / len(own))}",
+        ]
+        parts.append(
+            mark("rect", tip, x=x(i) - w / 2, y=y(v), width=w, height=max(bottom - y(v), 0.5), rx=1.5, class_="bar")
+        )
     return drawing(width, bottom + 38, "KL of the heads' mean attention by layer.", *parts)
 
 

@@ -19,10 +19,10 @@ from .statistics import RESAMPLES
 class DriftMetric:
     """How far a model is from a reference, accumulated as torchmetrics does: update, compute, reset, sync.
 
-        metric = streamkl.DriftMetric()
-        for ...: metric.update(x_s, head_s, x_t, head_t, labels)
-        metric.sync()                       # with torch.distributed: every rank then has all tokens
-        metric.compute()["mean_kld"]        # the keys of the report
+    metric = streamkl.DriftMetric()
+    for ...: metric.update(x_s, head_s, x_t, head_t, labels)
+    metric.sync()                       # with torch.distributed: every rank then has all tokens
+    metric.compute()["mean_kld"]        # the keys of the report
     """
 
     def __init__(self, resamples: int = RESAMPLES, seed: int = 0) -> None:
@@ -34,14 +34,22 @@ class DriftMetric:
         self._sequences = 0
 
     def update(
-        self, x_s: Tensor, head_s: Any, x_t: Tensor, head_t: Any, labels: Optional[Tensor] = None, ignore_index: int = -100
+        self,
+        x_s: Tensor,
+        head_s: Any,
+        x_t: Tensor,
+        head_t: Any,
+        labels: Optional[Tensor] = None,
+        ignore_index: int = -100,
     ) -> None:
         """x_s, x_t: hidden states [..., N, D] of the model and the reference, each of the leading entries a sequence.
         head_s, head_t: unembeddings [V, D], or what streamkl.hf.head returns. labels [..., N]: the token that follows
         each position; those that are ignore_index are left out. Give labels always, or never.
         """
         if x_s.shape[:-1] != x_t.shape[:-1] or x_s.dim() < 2:
-            raise bad("x_t.shape", tuple(x_t.shape), f"all but the last must be as x_s {tuple(x_s.shape)}, at least [N, D]")
+            raise bad(
+                "x_t.shape", tuple(x_t.shape), f"all but the last must be as x_s {tuple(x_s.shape)}, at least [N, D]"
+            )
         if labels is not None and labels.shape != x_s.shape[:-1]:
             raise bad("labels.shape", tuple(labels.shape), f"it must be {tuple(x_s.shape[:-1])}")
         if self._parts and (labels is not None) != ("label" in self._parts[0].rows):

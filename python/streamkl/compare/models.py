@@ -67,7 +67,10 @@ class Source(NamedTuple):
         from transformers import AutoModelForCausalLM
 
         try:
-            model = AutoModelForCausalLM.from_pretrained(str(self.path), dtype=self.dtype or "auto", local_files_only=True)
+            with _quietly():
+                model = AutoModelForCausalLM.from_pretrained(
+                    str(self.path), dtype=self.dtype or "auto", local_files_only=True
+                )
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise bad("model", str(self.path), f"transformers cannot load it: {str(error).splitlines()[0]}") from error
         if self.bits:
@@ -75,6 +78,20 @@ class Source(NamedTuple):
         if dtype is not None:
             model.to(dtype)
         yield model.to(device).eval()
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without transformers' own bar for the weights, which would stand inside of ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _borrowed(model: nn.Module, dtype: Optional[torch.dtype]) -> Iterator[nn.Module]:
@@ -116,7 +133,9 @@ def source(given: Any, dtype: Optional[torch.dtype] = None) -> Source:
     if isinstance(given, nn.Module):
         inner = getattr(given, "config", None)
         if inner is None:
-            raise bad("model", type(given).__name__, "it must be a model of transformers, or a folder's name", TypeError)
+            raise bad(
+                "model", type(given).__name__, "it must be a model of transformers, or a folder's name", TypeError
+            )
         name = str(getattr(inner, "name_or_path", "") or type(given).__name__)
         return Source(pathlib.Path(name).name or name, given=given, config=inner)
     if not isinstance(given, (str, pathlib.Path)):

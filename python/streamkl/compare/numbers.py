@@ -7,10 +7,15 @@ import math
 from typing import Optional
 
 MINUS = "\N{MINUS SIGN}"
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(power: int) -> str:
+    return "10" + str(power).translate(_RAISED)
 
 
 def significant(x: Optional[float], digits: int = 3) -> str:
-    """So many digits that mean something: 0.0123, 4.56, 1,230; very small ones as 3.4e-7."""
+    """So many digits that mean something: 0.0123, 4.56, 1,230; very small ones as 3.40×10⁻⁷."""
     if x is None:
         return "–"
     if not math.isfinite(x):
@@ -18,9 +23,9 @@ def significant(x: Optional[float], digits: int = 3) -> str:
     if x == 0:
         return "0"
     size = math.floor(math.log10(abs(x)))
-    if size < -5:
+    if size < -4:
         mantissa, _, power = f"{x:.{digits - 1}e}".partition("e")
-        return f"{mantissa}e{MINUS}{abs(int(power))}".replace("-", MINUS)
+        return f"{mantissa}×{power_of_ten(int(power))}".replace("-", MINUS)
     return f"{x:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
 
 
@@ -49,4 +54,6 @@ def unit_text(x: Optional[float], unit: str) -> str:
         return "–"
     if not math.isfinite(x):
         return significant(x)
-    return (f"{100 * x:.3f} %" if unit == "%" else f"{x:.6f}").replace("-", MINUS)
+    if unit == "%":
+        return f"{100 * x:.3f} %".replace("-", MINUS)
+    return (f"{x:.6f}" if x == 0 or abs(x) >= 1e-4 else f"{x:.3e}").replace("-", MINUS)

@@ -32,7 +32,7 @@ def page(data: Data) -> str:
     parts.append(_panels(data))
     parts.append(_measured(data))
     parts.append("</main>")
-    parts.append(f'<footer>Made by streamkl {escape(data["streamkl"])}, report version {data["version"]}. ')
+    parts.append(f"<footer>Made by streamkl {escape(data['streamkl'])}, report version {data['version']}. ")
     parts.append("The page asks no network for anything.</footer>")
     return _document(head, "".join(parts))
 
@@ -96,10 +96,11 @@ def _overview(data: Data) -> str:
         ppl = signed_percent(m["mean_ppl_ratio"]["value"] - 1) if "mean_ppl_ratio" in m else "–"
         cells = [significant(m["mean_kld"]["value"]), percent(m["same_top_p"]["value"]), ppl] if m else ["–"] * 3
         cells.append(percent(m["flips"]["value"]) if "flips" in m else "–")
-        name = f'<td class="name"><span class="swatch c{c["colour"]}"></span>{escape(c["name"])}</td>'
         word = c["verdict"]["grade"]
-        rows.append([name, *(f"<td>{cell}</td>" for cell in cells), f"<td>{_pill(word, WORDS[word])}</td>"])
-    table = _table(["", "mean KLD", "same top", "perplexity", "flips", ""], rows)
+        name = f'<span class="swatch c{c["colour"]}"></span><span class="own">{escape(c["name"])}</span>'
+        pill = f'<span class="grade">{_pill(word, WORDS[word])}</span>'
+        rows.append([f'<td class="name"><div>{name}{pill}</div></td>', *(f"<td>{cell}</td>" for cell in cells)])
+    table = _table(["", "mean KLD", "same top", "perplexity", "flips"], rows)
     plot = _both(lambda w: charts.overview(dict(data, candidates=ranked), w), 1080)
     return (
         '<h2>Which one is closest?</h2><p class="hint">Mean divergence from the reference with its 95 % interval. '
@@ -133,7 +134,9 @@ def _panels(data: Data) -> str:
     for i in ranked:
         c = candidates[i]
         chosen = "true" if i == ranked[0] else "false"
-        tabs.append(f'<button type="button" role="tab" id="tab{i}" aria-controls="panel{i}" aria-selected="{chosen}">{escape(c["name"])}</button>')
+        tabs.append(
+            f'<button type="button" role="tab" id="tab{i}" aria-controls="panel{i}" aria-selected="{chosen}">{escape(c["name"])}</button>'
+        )
         panels.append(
             f'<section class="panel c{c["colour"]}" role="tabpanel" id="panel{i}" aria-labelledby="tab{i}">'
             f'<p class="said"><b>{escape(c["verdict"]["headline"])}</b> {escape(c["verdict"]["reasons"])}</p>{_panel(c)}</section>'
@@ -166,7 +169,9 @@ def _panel(c: Data) -> str:
         ),
     ]
     if "probability_map" in c:
-        hint = "Where both put the text's own token. On the diagonal nothing changed; below it the candidate is less sure."
+        hint = (
+            "Where both put the text's own token. On the diagonal nothing changed; below it the candidate is less sure."
+        )
         cards.append(_card("What the text's token was worth", hint, _both(lambda w: charts.probabilities(c, w))))
     cards.append(_attention(c))
     cards.append(_worst(c))
@@ -205,7 +210,8 @@ def _attention(c: Data) -> str:
     if not a.get("layers"):
         return _card("Attention", a["missing"], "", "full")
     rows = "".join(
-        f"<li><span>layer {h['layer']}, head {h['head']}</span><span>{significant(h['kl'])}</span></li>" for h in a["worst"]
+        f"<li><span>layer {h['layer']}, head {h['head']}</span><span>{significant(h['kl'])}</span></li>"
+        for h in a["worst"]
     )
     keys = '<span class="key reference">reference</span><span class="key">candidate</span>'
     side = (
@@ -260,7 +266,9 @@ def _numbers(c: Data) -> str:
             for name, value, error, between in rows
         ]
         table = _table(["", "value", "±", "95 % interval"], cells)
-        parts.append(f"<details{' open' if i == 1 else ''}><summary>{escape(title)}</summary><div>{table}</div></details>")
+        parts.append(
+            f"<details{' open' if i == 1 else ''}><summary>{escape(title)}</summary><div>{table}</div></details>"
+        )
     hint = "Names and order of the first three are llama.cpp's. ± takes tokens as independent; the interval draws whole windows."
     return _card("Every number", hint, "".join(parts), "full")
 

@@ -19,7 +19,11 @@ def facts(data: Data) -> List[List[str]]:
     return [
         ["Reference", f"{reference['name']}, {reference['dtype']}, vocabulary {reference['vocabulary']:,}"],
         ["Candidates", "; ".join(f"{c['name']}, {c['dtype']}" for c in data["candidates"])],
-        ["Text", f"{text['name']}, {text['windows']:,} windows of {text['window']:,} tokens" + (", each after the begin token" if text["bos"] else "")],
+        [
+            "Text",
+            f"{text['name']}, {text['windows']:,} windows of {text['window']:,} tokens"
+            + (", each after the begin token" if text["bos"] else ""),
+        ],
         ["Scored", f"{text['scored']:,} tokens: {positions}, the same prefixes for every model"],
         ["Direction", "KLD is KL(base‖Q), base the reference and Q the candidate; nats; temperature 1"],
         ["Arithmetic", "logits in float32 of each model's own hidden states and head, none stored"],
@@ -32,6 +36,8 @@ def floor_sentence(candidate: Data) -> str:
     floor = candidate["floor"]
     if not floor:
         return candidate.get("floor_missing", "The floor was not measured.")
+    if floor["max_kld"] == 0:
+        return f"Floor: {floor['how']} gives the same numbers ({floor['tokens']:,} tokens)."
     share = percent(floor["tokens_within"] / candidate["tokens"]) if candidate["tokens"] else "–"
     return (
         f"Floor: {floor['how']} moves the mean KLD by {significant(floor['mean_kld'])} and 1 % of tokens by more than "
@@ -48,7 +54,9 @@ def _intervals(stat: Data, field: Field) -> List[str]:
 def metric_tables(candidate: Data) -> Iterator[tuple]:
     """(title, rows of name, value, error, interval) for each part that has numbers."""
     for part in PARTS:
-        rows = [[f.name, *_intervals(candidate["metrics"][f.key], f)] for f in part.fields if f.key in candidate["metrics"]]
+        rows = [
+            [f.name, *_intervals(candidate["metrics"][f.key], f)] for f in part.fields if f.key in candidate["metrics"]
+        ]
         if rows:
             yield part.title, rows
 
@@ -56,14 +64,26 @@ def metric_tables(candidate: Data) -> Iterator[tuple]:
 def confidence_rows(candidate: Data) -> List[List[str]]:
     total = max(candidate["tokens"], 1)
     return [
-        [f"{g['low']:.2f} – {g['high']:.2f}", percent(g["tokens"] / total), significant(g["mean_kld"]), significant(g["median_kld"]), percent(g["same_top"])]
+        [
+            f"{g['low']:.2f} – {g['high']:.2f}",
+            percent(g["tokens"] / total),
+            significant(g["mean_kld"]),
+            significant(g["median_kld"]),
+            percent(g["same_top"]),
+        ]
         for g in candidate["by_confidence"]
     ]
 
 
 def depth_rows(candidate: Data) -> List[List[str]]:
     return [
-        [f"{g['first']:,} – {g['last']:,}", f"{g['tokens']:,}", significant(g["mean_kld"]), f"± {significant(g['error'], 2)}", percent(g["same_top"])]
+        [
+            f"{g['first']:,} – {g['last']:,}",
+            f"{g['tokens']:,}",
+            significant(g["mean_kld"]),
+            f"± {significant(g['error'], 2)}",
+            percent(g["same_top"]),
+        ]
         for g in candidate["by_depth"]
     ]
 
@@ -85,7 +105,9 @@ def _candidate_text(candidate: Data) -> Iterator[str]:
     yield candidate["verdict"]["reasons"]
     yield floor_sentence(candidate)
     if candidate["not_finite"]["rows"]:
-        yield "Not finite: {rows:,} tokens ({reference:,} in the reference, {other:,} in the other).".format(**candidate["not_finite"])
+        yield "Not finite: {rows:,} tokens ({reference:,} in the reference, {other:,} in the other).".format(
+            **candidate["not_finite"]
+        )
     for i, (title, rows) in enumerate(metric_tables(candidate)):
         yield f"\n====== {title} ======"
         if i < LLAMA_PARTS:
@@ -98,7 +120,9 @@ def _candidate_text(candidate: Data) -> Iterator[str]:
     if not candidate["tokens"]:
         return
     yield "\n====== By the reference's confidence ======"
-    yield from _pad([["its top p", "share", "mean KLD", "median", "same top"], *confidence_rows(candidate)], (1, 2, 3, 4))
+    yield from _pad(
+        [["its top p", "share", "mean KLD", "median", "same top"], *confidence_rows(candidate)], (1, 2, 3, 4)
+    )
     yield "\n====== By depth in context ======"
     yield from _pad([["position", "tokens", "mean KLD", "", "same top"], *depth_rows(candidate)], (1, 2, 4))
     if candidate.get("worst"):
@@ -149,7 +173,13 @@ def markdown(data: Data) -> str:
             lines += ["### By depth in context", "", *_table(names, depth_rows(candidate))]
         if candidate.get("worst"):
             rows = [
-                [significant(w["kld"]), f"`{w['before'][-40:]!r}`", f"`{w['token']!r}`", _top(w["top_reference"][:2]), _top(w["top_other"][:2])]
+                [
+                    significant(w["kld"]),
+                    f"`{w['before'][-40:]!r}`",
+                    f"`{w['token']!r}`",
+                    _top(w["top_reference"][:2]),
+                    _top(w["top_other"][:2]),
+                ]
                 for w in candidate["worst"][:10]
             ]
             lines += ["### Worst tokens", "", *_table(["KLD", "after", "token", "base", "Q"], rows)]

@@ -114,7 +114,9 @@ def probability_map(p: np.ndarray, q: np.ndarray, bins: int = 24) -> Data:
     return {"bins": bins, "counts": counts.astype(int).tolist()}
 
 
-def describe(info: Data, tokens: Tokens, *, resamples: int = RESAMPLES, seed: int = 0, floor: Optional[Data] = None) -> Data:
+def describe(
+    info: Data, tokens: Tokens, *, resamples: int = RESAMPLES, seed: int = 0, floor: Optional[Data] = None
+) -> Data:
     """A candidate's part of the report, but its worst tokens and attention."""
     bad = not_finite(tokens.rows)
     good = ~bad["either"]
@@ -184,7 +186,11 @@ def assemble(reference: Data, text: Data, candidates: List[Data], tokens: Dict[s
         "streamkl": _c.version(),
         "reference": reference,
         "text": text,
-        "bootstrap": {"resamples": options.get("resamples", RESAMPLES), "seed": options.get("seed", 0), "confidence": 0.95},
+        "bootstrap": {
+            "resamples": options.get("resamples", RESAMPLES),
+            "seed": options.get("seed", 0),
+            "confidence": 0.95,
+        },
         "candidates": candidates,
         "pairs": pairs(tokens, **options),
     }

@@ -24,6 +24,7 @@ from .statistics import RESAMPLES
 from .store import Store
 
 BATCH = 4096  # tokens that run through a model at once, unless a window is longer
+AGAIN = 1024  # tokens of a floor in the same dtype, which is mostly 0
 CONTEXT = 48  # tokens that are shown before a worst one
 Path = Union[str, pathlib.Path]
 
@@ -67,7 +68,11 @@ def compare(
     if not found and save_states is None:
         raise bad("others", (), "there must be a model to compare with the reference, or save_states")
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(resume) if resume is not None else pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = (
+            pathlib.Path(resume)
+            if resume is not None
+            else pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        )
         bar = stack.enter_context(_Bar(progress))
         options = dict(text=text, tokenizer=tokenizer, window=window, limit=limit, second_half=second_half, batch=batch)
         extent = dict(attention=attention, floor=floor, device=device, resuming=resume is not None)
@@ -78,7 +83,11 @@ def compare(
         parts, tokens = [], {}
         names = _distinct([ready.about["reference"]["name"]] + [s.name for s in found], [None, *found])[1:]
         for name, other in zip(names, found):
-            store = Store(folder / f"other-{len(parts)}.safetensors", {"name": name, "key": _key(ready, other)}, resume is not None)
+            store = Store(
+                folder / f"other-{len(parts)}.safetensors",
+                {"name": name, "key": _key(ready, other)},
+                resume is not None,
+            )
             with other.loaded(device) as model:
                 bar.start(name, len(ready.windows.ids))
                 run_other(store, model, ready, worst, bar.tick)
@@ -135,7 +144,9 @@ def _reference(
             if options[name] is not None:
                 raise bad(name, str(options[name]), f"{given} holds the tokens of its own text")
         ready = Reference(Store(given))
-        tokenizer = _same_tokenizers(ready.about["reference"]["name"], ready.about["words"], options["tokenizer"], others)
+        tokenizer = _same_tokenizers(
+            ready.about["reference"]["name"], ready.about["words"], options["tokenizer"], others
+        )
         return ready, tokenizer
     if options["text"] is None:
         raise bad("text", None, "a text to compare the models over is needed")
@@ -150,7 +161,9 @@ def _reference(
         sizes = [s.config.get_text_config(decoder=True).vocab_size for s in (own, other)]
         check_vocabulary(own.name, sizes[0], other.name, sizes[1])
     positions = [s.positions for s in (own, *others)]
-    cut = windows.cut(options["text"], tokenizer, options["window"], positions, options["limit"], options["second_half"])
+    cut = windows.cut(
+        options["text"], tokenizer, options["window"], positions, options["limit"], options["second_half"]
+    )
     batch = options["batch"] or max(1, BATCH // cut.ids.shape[1])
     key = json.dumps([own.key(), cut.about, words, batch, extent["attention"]])
     if extent["resuming"] and (own.given is not None or any(o.given is not None for o in others)):
@@ -174,7 +187,9 @@ def _same_tokenizers(name: str, words: str, tokenizer: Any, others: List[Source]
         if own is None:
             continue
         if models.words_key(own) != words:
-            raise bad("model", other.name, f"its tokenizer is another one than that of {name}{_difference(tokenizer, own)}")
+            raise bad(
+                "model", other.name, f"its tokenizer is another one than that of {name}{_difference(tokenizer, own)}"
+            )
         tokenizer = tokenizer or own
     return tokenizer
 
@@ -189,18 +204,21 @@ def _difference(a: Any, b: Any) -> str:
     return f": token {i} is {two.get(i)!r} and not {one[i]!r}"
 
 
-def _floors(store: Store, ready: Reference, own: Source, others: List[Source], extent: Dict[str, Any], bar: "_Bar") -> None:
+def _floors(
+    store: Store, ready: Reference, own: Source, others: List[Source], extent: Dict[str, Any], bar: "_Bar"
+) -> None:
     """What rounding alone does: the reference against itself, in the dtype of each candidate. Kept in the file."""
     if not extent["floor"]:
         return
     wanted = {other.runs_in for other in others} or {torch.float32, torch.bfloat16, torch.float16}
-    some = max(1, -(-extent["floor"] // ready.windows.scored))
     for dtype in sorted(wanted, key=str):
         floors = store.about.get("floors", {})
         if short(dtype) in floors:
             continue
         same = dtype == own.runs_in
-        how = "the reference run again, one window at a time," if same else f"the reference itself in {short(dtype)}"
+        extent_here = min(extent["floor"], AGAIN) if same else extent["floor"]
+        some = max(1, -(-extent_here // ready.windows.scored))
+        how = "the reference run again, window by window," if same else f"the reference itself in {short(dtype)}"
         with own.loaded(extent["device"], None if same else dtype) as model:
             bar.start(f"floor {short(dtype)}", min(some, len(ready.windows.ids)))
             found = _floor(ready, model, some, same, bar)

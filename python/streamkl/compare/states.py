@@ -92,7 +92,9 @@ class _Seen:
         return hidden, iter(found)
 
 
-def run_reference(store: Store, model: Any, windows: Windows, about: Dict[str, Any], batch: int, attend: int, tick: Tick) -> None:
+def run_reference(
+    store: Store, model: Any, windows: Windows, about: Dict[str, Any], batch: int, attend: int, tick: Tick
+) -> None:
     """Fills the file; what is in it already is not computed again."""
     head = hf.head(model)
     if "ids" not in store:
@@ -126,7 +128,9 @@ def _keep(store: Store, window: int, layers: List[attention.Layer]) -> None:
 def run_other(store: Store, model: Any, reference: Reference, worst: int, tick: Tick) -> None:
     """Numbers a token of one candidate, its worst tokens, and its attention."""
     head = hf.head(model)
-    check_vocabulary(reference.about["reference"]["name"], vocabulary(reference.head), store.about["name"], vocabulary(head))
+    check_vocabulary(
+        reference.about["reference"]["name"], vocabulary(reference.head), store.about["name"], vocabulary(head)
+    )
     head = on_cpu(head)
     windows, batch = reference.windows, reference.batch
     seen = _Seen(model, windows, batch, len(reference.about["attention"]))
@@ -135,7 +139,9 @@ def run_other(store: Store, model: Any, reference: Reference, worst: int, tick: 
             hidden, found = seen.run(i)
             for window, layers in found:
                 _compare_attention(store, window, reference.layers(window), layers)
-            _add_rows(store, i, Side(reference.hidden(i), reference.head), Side(hidden, head), reference.labels(i), worst)
+            _add_rows(
+                store, i, Side(reference.hidden(i), reference.head), Side(hidden, head), reference.labels(i), worst
+            )
         tick(min(batch, len(windows.ids) - i * batch))
     if seen.trouble:
         store.note(attention_missing=seen.trouble)
@@ -148,7 +154,9 @@ def _compare_attention(store: Store, window: int, reference: Optional[list], oth
     if trouble:
         store.note(attention_missing=trouble)
     else:
-        store.note(attention={**store.about.get("attention", {}), str(window): attention.window_drift(reference, other)})
+        store.note(
+            attention={**store.about.get("attention", {}), str(window): attention.window_drift(reference, other)}
+        )
 
 
 def _add_rows(store: Store, i: int, reference: Side, other: Side, labels: Tensor, worst: int) -> None:
@@ -165,7 +173,9 @@ def _add_rows(store: Store, i: int, reference: Side, other: Side, labels: Tensor
 
 def check_vocabulary(reference: str, size: int, other: str, own: int) -> None:
     if size != own:
-        rule = f"its vocabulary has {own:,} tokens and that of {reference} {size:,}; only models of one vocabulary compare"
+        rule = (
+            f"its vocabulary has {own:,} tokens and that of {reference} {size:,}; only models of one vocabulary compare"
+        )
         raise bad("model", other, rule)
 
 

@@ -172,7 +172,9 @@ class Bootstrap:
         return found
 
 
-def _stat(value: float, error: Optional[float] = None, low: Optional[float] = None, high: Optional[float] = None) -> Stat:
+def _stat(
+    value: float, error: Optional[float] = None, low: Optional[float] = None, high: Optional[float] = None
+) -> Stat:
     return {"value": float(value), "error": error, "low": low, "high": high}
 
 
@@ -249,7 +251,9 @@ def grouped(values: Columns, group: np.ndarray, groups: int) -> List[Dict[str, O
     found: List[Dict[str, Optional[float]]] = []
     for i in range(groups):
         kl = np.asarray(values["kl"], np.float64)[group == i]
-        row: Dict[str, Optional[float]] = dict(tokens=len(kl), mean_kld=None, error=None, median_kld=None, same_top=None)
+        row: Dict[str, Optional[float]] = dict(
+            tokens=len(kl), mean_kld=None, error=None, median_kld=None, same_top=None
+        )
         if len(kl):
             same = (values["top1_ref"] == values["top1_other"])[group == i]
             row.update(mean_kld=float(kl.mean()), error=naive_error(kl), median_kld=float(np.median(kl)))

@@ -58,7 +58,9 @@ class Store:
             file.write(raw)
             file.truncate()
             file.flush()
-            self.places[name] = dict(dtype=_NAMES[data.dtype], shape=list(data.shape), data_offsets=[begin, begin + len(raw)])
+            self.places[name] = dict(
+                dtype=_NAMES[data.dtype], shape=list(data.shape), data_offsets=[begin, begin + len(raw)]
+            )
             self._write_header(file)
 
     def note(self, **about: Any) -> None:

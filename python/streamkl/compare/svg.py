@@ -7,8 +7,9 @@ import html
 import math
 from typing import Callable, Iterable, List, Sequence, Tuple, Union
 
+from .numbers import power_of_ten
+
 Number = Union[int, float]
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def escape(text: object) -> str:
@@ -21,7 +22,9 @@ def _value(value: object) -> str:
 
 def tag(name: str, *inside: str, **attributes: object) -> str:
     """<name attribute="value">inside</name>; an underscore at the end of an attribute's name is dropped."""
-    shown = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(v)}"' for key, v in attributes.items() if v is not None)
+    shown = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(v)}"' for key, v in attributes.items() if v is not None
+    )
     return f"<{name}{shown}>{''.join(inside)}</{name}>" if inside else f"<{name}{shown}/>"
 
 
@@ -68,7 +71,7 @@ def decades(low: float, high: float, at_most: int = 8) -> List[float]:
 
 def decade_text(value: float) -> str:
     power = round(math.log10(value))
-    return f"{value:g}" if -3 <= power <= 3 else "10" + str(power).translate(_RAISED)
+    return f"{value:g}" if -3 <= power <= 3 else power_of_ten(power)
 
 
 def tick_text(value: float, step: float) -> str:
@@ -76,7 +79,7 @@ def tick_text(value: float, step: float) -> str:
     if value == 0:
         return "0"
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return f"{value:,.{digits}f}" if digits < 6 else f"{value:.0e}".replace("e-0", "e-").replace("-", "\N{MINUS SIGN}")
+    return f"{value:,.{digits}f}" if digits < 5 else f"{value * 10**digits:.0f}×{power_of_ten(-digits)}"
 
 
 def drawing(width: Number, height: Number, title: str, *parts: str, columns: int = 0, kind: str = "") -> str:

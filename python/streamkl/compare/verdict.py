@@ -66,7 +66,9 @@ def reasons(candidate: Data) -> str:
     sentence = ", ".join(said) + "."
     if bad["rows"]:
         share = percent(bad["rows"] / counted)
-        sentence += f" But {bad['rows']:,} of {counted:,} tokens ({share}) are not finite ({_sides(bad)}) and were left out."
+        sentence += (
+            f" But {bad['rows']:,} of {counted:,} tokens ({share}) are not finite ({_sides(bad)}) and were left out."
+        )
     return sentence
 
 
@@ -102,7 +104,8 @@ def overall(data: Data) -> Tuple[str, str]:
         return f"None of the {len(candidates)} candidates can be compared with {reference}.", reasons(first)
     pair = next(p for p in data["pairs"] if {p["a"], p["b"]} == {first["name"], second["name"]})
     if pair["verdict"] == "cannot tell":
-        return f"{first['name']} and {second['name']} are the closest to {reference}; which is closer, this text cannot tell.", (
-            f"{first['name']}: {reasons(first)}"
+        return (
+            f"{first['name']} and {second['name']} are the closest to {reference}; which is closer, this text cannot tell.",
+            (f"{first['name']}: {reasons(first)}"),
         )
     return f"{first['name']} is the closest of {len(candidates)}, and {grade(first)[1]} {reference}.", reasons(first)
