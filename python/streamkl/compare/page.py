@@ -7,7 +7,7 @@ import pathlib
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from . import charts, maps
-from .numbers import percent, significant, signed_percent
+from .numbers import percent, signed_percent, significant
 from .plain import facts, floor_sentence, metric_tables
 from .svg import escape
 from .verdict import WORDS, order, overall, pair_sentence
@@ -115,14 +115,17 @@ def _pairs(data: Data) -> str:
         gap = pair["difference"]
         between = ""
         if gap["low"] is not None:
-            between = f"difference {significant(gap['value'])}, 95 % interval {significant(gap['low'])} to {significant(gap['high'])}"
+            low, high = significant(gap["low"]), significant(gap["high"])
+            between = f"difference {significant(gap['value'])}, 95 % interval {low} to {high}"
         word = pair["verdict"]
         items.append(
             f"<li>{_pill(word.split()[0], word)}<span>{escape(pair_sentence(pair))}</span>"
             f'<span class="dim">{escape(between)}</span></li>'
         )
-    hint = "Token by token over the same text, so that what makes a text hard cancels. “Better” and “worse” are the first one's."
-    return f'<div class="grid"><section class="card full"><h3>Two at a time</h3><p class="hint">{hint}</p><ul class="pairs">{"".join(items)}</ul></section></div>'
+    hint = "Token by token, so that what makes a text hard cancels. “Better” and “worse” are said of the first one."
+    return (
+        f'<div class="grid">{_card("Two at a time", hint, f"<ul class=pairs>{chr(10).join(items)}</ul>", "full")}</div>'
+    )
 
 
 def _panels(data: Data) -> str:
@@ -135,13 +138,16 @@ def _panels(data: Data) -> str:
         c = candidates[i]
         chosen = "true" if i == ranked[0] else "false"
         tabs.append(
-            f'<button type="button" role="tab" id="tab{i}" aria-controls="panel{i}" aria-selected="{chosen}">{escape(c["name"])}</button>'
+            f'<button type="button" role="tab" id="tab{i}" aria-controls="panel{i}" aria-selected="{chosen}">'
+            f"{escape(c['name'])}</button>"
         )
         panels.append(
             f'<section class="panel c{c["colour"]}" role="tabpanel" id="panel{i}" aria-labelledby="tab{i}">'
-            f'<p class="said"><b>{escape(c["verdict"]["headline"])}</b> {escape(c["verdict"]["reasons"])}</p>{_panel(c)}</section>'
+            f'<p class="said"><b>{escape(c["verdict"]["headline"])}</b> {escape(c["verdict"]["reasons"])}</p>'
+            f"{_panel(c)}</section>"
         )
-    return f'<h2>One at a time</h2><div class="tabs" role="tablist" aria-label="Candidates" hidden>{"".join(tabs)}</div>{"".join(panels)}'
+    row = f'<div class="tabs" role="tablist" aria-label="Candidates" hidden>{"".join(tabs)}</div>'
+    return f"<h2>One at a time</h2>{row}{''.join(panels)}"
 
 
 def _panel(c: Data) -> str:
@@ -149,8 +155,8 @@ def _panel(c: Data) -> str:
     parts: List[str] = []
     if bad["rows"]:
         parts.append(
-            f'<p class="alarm" role="alert">{bad["rows"]:,} tokens are not finite: {bad["reference"]:,} in the reference, '
-            f"{bad['other']:,} in the candidate. They are left out of every number below.</p>"
+            f'<p class="alarm" role="alert">{bad["rows"]:,} tokens are not finite: {bad["reference"]:,} in the '
+            f"reference, {bad['other']:,} in the candidate. They are left out of every number below.</p>"
         )
     if not c["tokens"]:
         return "".join(parts)
@@ -186,7 +192,8 @@ def _tiles(c: Data) -> str:
         low, high = m[key]["low"], m[key]["high"]
         between = f"{show(low)} to {show(high)}" if low is not None else "one window: no interval"
         return (
-            f'<div class="tile"><div class="what">{escape(what)}</div><div class="value">{escape(value)} <small>{unit}</small></div>'
+            f'<div class="tile"><div class="what">{escape(what)}</div>'
+            f'<div class="value">{escape(value)} <small>{unit}</small></div>'
             f'<div class="range">{escape(between)}</div></div>'
         )
 
@@ -215,12 +222,18 @@ def _attention(c: Data) -> str:
     )
     keys = '<span class="key reference">reference</span><span class="key">candidate</span>'
     side = (
-        f"<div><h3>All heads of a layer together</h3><p class=hint>KL of the heads' mean attention, nats a query.</p>{_both(lambda w: maps.head_mean(a, w), 440)}</div>"
-        f"<div><h3>Resting on the first token</h3><p class=hint>{keys}</p>{_both(lambda w: maps.sink_mass(a, w), 440)}</div>"
+        "<div><h3>All heads of a layer together</h3><p class=hint>KL of the heads' mean attention, nats a query.</p>"
+        f"{_both(lambda w: maps.head_mean(a, w), 440)}</div>"
+        f"<div><h3>Resting on the first token</h3><p class=hint>{keys}</p>"
+        f"{_both(lambda w: maps.sink_mass(a, w), 440)}</div>"
         f"<div><h3>Furthest heads</h3><ol class=heads>{rows}</ol></div>"
     )
-    hint = f"KL of each head's attention, nats a query, mean {significant(a['mean'])}, over {a['windows']} windows. Logarithmic colours."
-    inside = f'<div class="attention"><div>{_both(lambda w: maps.heads(a, w), 560)}</div><div class="side">{side}</div></div>'
+    hint = (
+        f"KL of each head's attention: {significant(a['mean'])} nats a query on average, over "
+        f"{a['windows']} window{'s' * (a['windows'] > 1)}. Logarithmic colours."
+    )
+    plot = _both(lambda w: maps.heads(a, w), 560)
+    inside = f'<div class="attention"><div>{plot}</div><div class="side">{side}</div></div>'
     return _card("Where attention moved", hint, inside, "full")
 
 
@@ -247,7 +260,8 @@ def _worst(c: Data) -> str:
             f'<div class="worst"><div class="where"><div class="facts"><b>{significant(w["kld"])}</b> nats · '
             f"window {w['sequence']}, position {w['position']:,}</div>"
             f'<div class="context">…{escape(w["before"])}<mark>{escape(visible(w["token"]))}</mark></div></div>'
-            f"{_top_list(w['top_reference'], w['token'], 'reference', '')}{_top_list(w['top_other'], w['token'], 'candidate', 'own')}</div>"
+            f"{_top_list(w['top_reference'], w['token'], 'reference', '')}"
+            f"{_top_list(w['top_other'], w['token'], 'candidate', 'own')}</div>"
         )
 
     first, rest = c["worst"][:5], c["worst"][5:]
@@ -269,7 +283,7 @@ def _numbers(c: Data) -> str:
         parts.append(
             f"<details{' open' if i == 1 else ''}><summary>{escape(title)}</summary><div>{table}</div></details>"
         )
-    hint = "Names and order of the first three are llama.cpp's. ± takes tokens as independent; the interval draws whole windows."
+    hint = "The first three are llama.cpp's. ± takes tokens as independent; the interval draws whole windows."
     return _card("Every number", hint, "".join(parts), "full")
 
 

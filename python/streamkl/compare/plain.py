@@ -41,7 +41,8 @@ def floor_sentence(candidate: Data) -> str:
     share = percent(floor["tokens_within"] / candidate["tokens"]) if candidate["tokens"] else "–"
     return (
         f"Floor: {floor['how']} moves the mean KLD by {significant(floor['mean_kld'])} and 1 % of tokens by more than "
-        f"{significant(floor['p99_kld'])} nats ({floor['tokens']:,} tokens). {share} of the candidate's tokens are within that."
+        f"{significant(floor['p99_kld'])} nats ({floor['tokens']:,} tokens). "
+        f"{share} of the candidate's tokens are within that."
     )
 
 
@@ -128,12 +129,14 @@ def _candidate_text(candidate: Data) -> Iterator[str]:
     if candidate.get("worst"):
         yield "\n====== Worst tokens ======"
         for w in candidate["worst"][:5]:
-            yield f"KLD {significant(w['kld'])} at {w['position']:,} of window {w['sequence']}: …{w['before'][-60:]!r} → {w['token']!r}"
+            where = f"{w['position']:,} of window {w['sequence']}"
+            yield f"KLD {significant(w['kld'])} at {where}: …{w['before'][-60:]!r} → {w['token']!r}"
             yield f"    base  {_top(w['top_reference'])}\n    Q     {_top(w['top_other'])}"
     attention = candidate.get("attention")
     if attention and attention.get("layers"):
         yield "\n====== Attention ======"
-        yield f"mean KL {significant(attention['mean'])} nats a query; of the heads' mean {significant(attention['head_mean'])}"
+        together = significant(attention["head_mean"])
+        yield f"mean KL {significant(attention['mean'])} nats a query; of the heads' mean {together}"
         for h in attention["worst"][:5]:
             yield f"layer {h['layer']:>3} head {h['head']:>3}: {significant(h['kl'])}"
     elif attention:

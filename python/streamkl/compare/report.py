@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import pathlib
 from itertools import combinations
 from typing import Any, Dict, List, NamedTuple, Optional, Union
@@ -64,7 +65,7 @@ class Report:
         return page(self.data)
 
     def json(self) -> str:
-        return json.dumps(self.data, indent=1, ensure_ascii=False, allow_nan=False)
+        return json.dumps(_finite(self.data), indent=1, ensure_ascii=False, allow_nan=False)
 
     def save(self, *paths: Path) -> None:
         """Each path's ending says what is written: .html, .json, .md, .csv (a line a token), .txt."""
@@ -90,6 +91,15 @@ class Report:
                 columns = [[f"{v:.9g}" if v.dtype.kind == "f" else int(v) for v in rows[name]] for name in names]
                 for s, p, *numbers in zip(sequence.tolist(), position.tolist(), *columns):
                     out.writerow([candidate, s, p, *numbers])
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity (of a perplexity, say): null stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def depth_edges(positions: int) -> List[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""streamkl.compare: the reference first, once; then each candidate beside what it left. One model in memory at a time."""
+"""streamkl.compare: the reference once, then each candidate beside what it left. One model in memory at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import json
 import pathlib
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 import torch

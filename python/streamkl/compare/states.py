@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a model over the windows: the reference's states, kept in a file, and a candidate's numbers beside them."""
+"""One run of a model over the windows: the reference's states, kept in a file, and a candidate's numbers."""
 
 from __future__ import annotations
 

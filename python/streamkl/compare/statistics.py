@@ -224,7 +224,7 @@ def _quantiles(values: np.ndarray, column: str, bootstrap: Bootstrap) -> Dict[st
     if bootstrap.sequences > 1:
         drawn = bootstrap.quantiles(values, list(wanted.values()))
         edges = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
-        for (key, stat), low, high, fraction in zip(found.items(), *edges, wanted.values()):
+        for stat, low, high, fraction in zip(found.values(), *edges, wanted.values()):
             if 0 < fraction < 1:  # no draw knows of tokens beyond the largest one seen
                 stat["low"], stat["high"] = min(float(low), stat["value"]), max(float(high), stat["value"])
     return found

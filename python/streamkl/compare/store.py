@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A safetensors file that grows: after every tensor that is added it is whole, so a run that was cut goes on from it."""
+"""A safetensors file that grows: it is whole after every tensor, so a run that was cut goes on from it."""
 
 from __future__ import annotations
 
