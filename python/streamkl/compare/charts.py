@@ -50,14 +50,13 @@ def overview(data: Data, width: int) -> str:
     bottom = 14 + row * len(candidates)
     x = logarithmic(low, high, left, width - 16)
     parts = [_log_axis(x, decades(low, high, 5 if narrow else 8), 6, bottom, "mean KLD, nats a token", width - 4)]
-    floor = max(floors, default=0.0)
-    if floor > low:
-        tip = ["Floor", f"rounding alone: {significant(floor)} nats"]
-        parts.append(mark("rect", tip, x=left, y=6, width=x(floor) - left, height=bottom - 6, class_="floor"))
-        if not narrow:
-            parts.append(label(left + 6, bottom - 6, "floor", "note"))
     for i, (c, s) in enumerate(zip(candidates, stats)):
         y = 14 + row * i + (row - 16 if narrow else row / 2)
+        floor = c["floor"]["mean_kld"] if c["floor"] else 0.0
+        if floor > low:
+            tip = [f"Floor of {c['name']}", f"rounding to {c['floor']['dtype']} alone: {significant(floor)} nats"]
+            place = dict(x=left, y=y - 10, width=x(floor) - left, height=20)
+            parts.append(mark("rect", tip, class_="floor", rx=3, **place))
         name = c["name"] if len(c["name"]) < 29 else c["name"][:13] + "…" + c["name"][-13:]
         parts.append(label(left if narrow else 0, y - 14 if narrow else y + 4, name, "name"))
         if s["low"] is not None and s["high"] > 0:

@@ -20,8 +20,8 @@ def heads(attention: Data, width: int) -> str:
     low, high = math.log10(min(positive)), math.log10(max(positive))
     low = min(max(low, high - 3), high - 0.3)  # three decades at most, or one dark cell would flatten the rest
     left, top = 34.0, 22.0
-    cell = min((width - left - 2) / count, 30.0)
-    tall = min(max(cell, 9.0), 22.0)
+    cell = min((width - left - 2) / count, 60.0)
+    tall = min(max(min(cell, 400.0 / layers), 9.0), 36.0)
     every = 1 if layers <= 16 else 2 if layers <= 40 else 4
     across = 1 if cell >= 18 else 2 if cell >= 11 else 4
     parts = [label(left - 8, top - 8, "layer", "axis", "end")]
@@ -53,7 +53,7 @@ def _legend(x: float, y: float, low: float, high: float) -> str:
 def _layer_axes(layers: int, most: float, width: int, share: bool) -> tuple:
     ticks = nice_ticks(most, 3)
     left, top, bottom, right = 46.0, 10.0, 128.0, width - 6.0
-    x, y = linear(0, max(layers - 1, 1), left + 6, right - 6), linear(0, ticks[-1], bottom, top)
+    x, y = linear(-0.5, layers - 0.5, left, right), linear(0, ticks[-1], bottom, top)
     parts = []
     for t in ticks:
         text = f"{100 * t:g} %" if share else tick_text(t, ticks[1])
@@ -69,7 +69,7 @@ def head_mean(attention: Data, width: int) -> str:
     """The KL of the heads' mean attention, a bar a layer: what is left once heads may take each other's place."""
     values = attention["head_mean_kl"]
     x, y, bottom, parts = _layer_axes(len(values), max(max(values), 1e-12), width, share=False)
-    w = min(22.0, (width - 70) / len(values) * 0.7)
+    w = min(26.0, (width - 70) / len(values) * 0.7)
     for i, v in enumerate(values):
         own = attention["kl"][i]
         tip = [

@@ -104,7 +104,7 @@ def _overview(data: Data) -> str:
     plot = _both(lambda w: charts.overview(dict(data, candidates=ranked), w), 1080)
     return (
         '<h2>Which one is closest?</h2><p class="hint">Mean divergence from the reference with its 95 % interval. '
-        "Left is better; in the grey part rounding alone would put the reference itself.</p>"
+        "Left is better; the grey bar is as far as rounding alone moves the reference itself.</p>"
         f'<section class="card">{plot}<div class="overview-table">{table}</div></section>'
     )
 
@@ -122,7 +122,7 @@ def _pairs(data: Data) -> str:
             f"<li>{_pill(word.split()[0], word)}<span>{escape(pair_sentence(pair))}</span>"
             f'<span class="dim">{escape(between)}</span></li>'
         )
-    hint = "Token by token, so that what makes a text hard cancels. “Better” and “worse” are said of the first one."
+    hint = "Token by token, so that what makes a text hard cancels. “Better” and “worse” are the first one's."
     return (
         f'<div class="grid">{_card("Two at a time", hint, f"<ul class=pairs>{chr(10).join(items)}</ul>", "full")}</div>'
     )

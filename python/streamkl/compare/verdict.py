@@ -105,7 +105,7 @@ def overall(data: Data) -> Tuple[str, str]:
     pair = next(p for p in data["pairs"] if {p["a"], p["b"]} == {first["name"], second["name"]})
     if pair["verdict"] == "cannot tell":
         return (
-            f"{first['name']} and {second['name']} are the closest to {reference}; which of them, this text cannot tell.",
+            f"{first['name']} and {second['name']} are the closest to {reference}: this text cannot tell which.",
             (f"{first['name']}: {reasons(first)}"),
         )
     return f"{first['name']} is the closest of {len(candidates)}, and {grade(first)[1]} {reference}.", reasons(first)
