@@ -71,7 +71,7 @@ class Source(NamedTuple):
                 model = AutoModelForCausalLM.from_pretrained(
                     str(self.path), dtype=self.dtype or "auto", local_files_only=True
                 )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except Exception as error:  # transformers, safetensors and pickle have each their own kinds
             raise bad("model", str(self.path), f"transformers cannot load it: {str(error).splitlines()[0]}") from error
         if self.bits:
             quantise(model, self.bits)

@@ -10,6 +10,7 @@ draw; the spread of the draws gives the interval.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -114,6 +115,7 @@ def naive_error(influence: np.ndarray) -> Optional[float]:
     return float(np.sqrt(max(influence.var(), 0.0) / (n - 1))) if n > 1 else None
 
 
+@functools.lru_cache(maxsize=None)
 def student_t(freedom: int, confidence: float = CONFIDENCE) -> float:
     """The two-sided quantile of Student's t, by bisection of its distribution function's integral."""
     if freedom > 200:  # the normal one, to within 1 %
