@@ -25,7 +25,7 @@ QUICK = dict(floor=0, attention=0, resamples=50)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return compare_models.family(tmp_path_factory.mktemp("models"), steps=40)
+    return compare_models.family(tmp_path_factory.mktemp("models"), steps=25)
 
 
 @pytest.fixture(scope="module")
@@ -394,3 +394,29 @@ def test_import_is_lazy(child):
     )
     assert out.split() == ["True", "True"]
     assert running.compare is streamkl.compare.compare
+
+
+def test_document(root, tmp_path, monkeypatch):
+    """Every block of docs/report.md runs, in order, beside folders of the names that it uses."""
+    import re
+    import shlex
+
+    document = pathlib.Path(__file__).parents[2] / "docs/report.md"
+    for name in ("reference", "other", "text.txt"):
+        (tmp_path / name).symlink_to(root / name)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", document.read_text(encoding="utf-8"), re.S)
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "python", "python", "sh"]
+    space = {}
+    for kind, code in blocks:
+        if kind == "python":
+            exec(code, space)
+            continue
+        for command in code.strip().splitlines():
+            words = shlex.split(command)
+            assert words[:4] == ["python", "-m", "streamkl", "compare"]
+            assert cli.run(words[4:]) == 0, command
+    for name in ("report.html", "report.json", "report.md", "tokens.csv", "ref.safetensors"):
+        assert (tmp_path / name).stat().st_size > 1000
+    for key in re.findall(r"`(\w+_(?:kld|delta_p|ppl\w*|top_p|in_q|in_base))`", document.read_text(encoding="utf-8")):
+        assert key in streamkl.compare.fields.FIELDS, key

@@ -226,14 +226,15 @@ def _attention(c: Data) -> str:
         f"{_both(lambda w: maps.head_mean(a, w), 440)}</div>"
         f"<div><h3>Resting on the first token</h3><p class=hint>{keys}</p>"
         f"{_both(lambda w: maps.sink_mass(a, w), 440)}</div>"
-        f"<div><h3>Furthest heads</h3><ol class=heads>{rows}</ol></div>"
     )
+    furthest = f"<div><h3>Furthest heads</h3><ol class=heads>{rows}</ol></div>"
     hint = (
         f"KL of each head's attention: {significant(a['mean'])} nats a query on average, over "
         f"{a['windows']} window{'s' * (a['windows'] > 1)}. Logarithmic colours."
     )
-    plot = _both(lambda w: maps.heads(a, w), 560)
-    inside = f'<div class="attention"><div>{plot}</div><div class="side">{side}</div></div>'
+    plot = f"<div>{_both(lambda w: maps.heads(a, w), 560)}</div>"
+    left, right = (plot + furthest, side) if a["layers"] <= 10 else (plot, side + furthest)  # columns of like height
+    inside = f'<div class="attention"><div class="side">{left}</div><div class="side">{right}</div></div>'
     return _card("Where attention moved", hint, inside, "full")
 
 
