@@ -90,6 +90,6 @@ def family(root, steps=60):
     with torch.no_grad():
         torch.manual_seed(1)
         for p in model.parameters():
-            p.add_(0.03 * p.std() * torch.randn_like(p) if p.dim() > 1 else 0)
+            p.add_(0.1 * p.std() * torch.randn_like(p) if p.dim() > 1 else 0)
     folder(root / "other", model, words)
     return root

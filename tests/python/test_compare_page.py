@@ -107,7 +107,13 @@ found.after = all("[role=tabpanel]").map((p) => shown(p));
 found.focused = document.activeElement.id; found.second = tabs[1].id;
 const plots = all("svg.plot[tabindex]").filter(shown);
 found.plots = plots.length;
-found.silent = plots.filter((p) => { p.focus(); key(p, "ArrowRight"); const said = !tip.hidden && tip.textContent.length > 3; p.blur(); return !said || !tip.hidden; }).length;
+const silent = (plot) => {
+  plot.focus(); key(plot, "ArrowRight");
+  const said = !tip.hidden && tip.textContent.length > 3;
+  plot.blur();
+  return !said || !tip.hidden;
+};
+found.silent = plots.filter(silent).length;
 const map = plots.find((p) => p.dataset.columns);
 key(map, "ArrowRight"); key(map, "ArrowDown"); found.below = tip.textContent;
 key(map, "Escape"); found.hidden = tip.hidden;
@@ -115,12 +121,23 @@ const spilt = (t) => { const a = t.getBoundingClientRect(); return a.right > inn
 found.spilt = all("svg text").filter((t) => shown(t) && spilt(t)).map((t) => t.textContent);
 const sizes = all("svg text").filter(shown).map((t) => t.getBoundingClientRect().height);
 found.letters = Math.min(...sizes);
-const ratio = (a, b) => { const l = (c) => { const [r, g, v] = c.match(/[\\d.]+/g).slice(0, 3).map((x) => (x /= 255) <= .04 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * v; }; const [x, y] = [l(a), l(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
+const linear = (x) => (x /= 255) <= .04 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4;
+const light = (colour) => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(linear);
+  return .2126 * r + .7152 * g + .0722 * b;
+};
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
 const style = (s) => getComputedStyle(document.querySelector(s));
 found.paper = style("body").backgroundColor;
-found.contrast = {ink: ratio(style("h1").color, found.paper), soft: ratio(style(".lead").color, found.paper), hint: ratio(style(".card .hint").color, style(".card").backgroundColor), pill: ratio(style(".pill").color, style(".pill").backgroundColor)};
+found.contrast = {
+  ink: ratio(style("h1").color, found.paper), soft: ratio(style(".lead").color, found.paper),
+  hint: ratio(style(".card .hint").color, style(".card").backgroundColor),
+  pill: ratio(style(".pill").color, style(".pill").backgroundColor),
+};
 found.asked = performance.getEntriesByType("resource").map((e) => e.name);
-document.body.innerHTML = ""; const pre = document.createElement("pre"); pre.id = "found"; pre.textContent = JSON.stringify(found); document.body.append(pre);
+const pre = document.createElement("pre");
+pre.id = "found"; pre.textContent = JSON.stringify(found);
+document.body.replaceChildren(pre);
 </script>
 """
 
@@ -133,10 +150,10 @@ def test_in_a_browser(page, tmp_path, width, theme):
         "</body>", PROBE + "</body>"
     )
     inner = page.replace("&", "&amp;").replace('"', "&quot;")
-    frame = f'<!doctype html><body style="margin:0"><iframe id=f style="border:0;width:{width}px;height:4000px" srcdoc="{inner}"></iframe>'
+    frame = f'<!doctype html><iframe id=f style="border:0;width:{width}px;height:4000px" srcdoc="{inner}"></iframe>'
     copy = (
-        '<script>f.onload = () => { const d = f.contentDocument; document.title = "read"; '
-        'const p = document.createElement("pre"); p.id = "copy"; p.textContent = d.getElementById("found").textContent; '
+        '<script>f.onload = () => { const p = document.createElement("pre"); p.id = "copy"; '
+        'p.textContent = f.contentDocument.getElementById("found").textContent; '
         "document.body.replaceChildren(p); }</script>"
     )
     (tmp_path / "frame.html").write_text(frame + copy, encoding="utf-8")
