@@ -4,7 +4,7 @@
 # The tests once more, in ways that find other mistakes: sanitizers, valgrind, another compiler, no threads, and another
 # processor under emulation. `make test` calls this after the tests of the ordinary build.
 #
-# usage: tests/run_all.sh [VARIANT...]      all variants, or these: cuda browser sanitize thread valgrind clang serial aarch64
+# usage: tests/run_all.sh [VARIANT...]     all variants, or: cuda browser sanitize thread valgrind clang serial aarch64
 #
 # BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
 # STREAMKL_TEST_LONG=1         every C test in every variant; otherwise the slowest are left out where others, in the same

@@ -110,6 +110,8 @@ def test_store_goes_on_after_a_cut(tmp_path):
     again = Store(path, {"key": "k"}, keep=True)
     assert "a" in again and "b" not in again
     again.add("b", torch.full((2,), 2.0))
+    safetensors = pytest.importorskip("safetensors.torch")
+    assert set(safetensors.load_file(path)) == {"a", "b"}  # it refuses a file with something behind its tensors
     assert torch.equal(Store(path)["b"], torch.full((2,), 2.0)) and torch.equal(Store(path)["a"], torch.ones(4))
     with pytest.raises(ValueError, match="begun with other models"):
         Store(path, {"key": "other"}, keep=True)
