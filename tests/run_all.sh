@@ -4,7 +4,7 @@
 # The tests once more, in ways that find other mistakes: sanitizers, valgrind, another compiler, no threads, and another
 # processor under emulation. `make test` calls this after the tests of the ordinary build.
 #
-# usage: tests/run_all.sh [VARIANT...]      all variants, or these: cuda sanitize thread valgrind clang serial aarch64
+# usage: tests/run_all.sh [VARIANT...]     all variants, or: cuda browser sanitize thread valgrind clang serial aarch64
 #
 # BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
 # STREAMKL_TEST_LONG=1         every C test in every variant; otherwise the slowest are left out where others, in the same
@@ -123,11 +123,18 @@ cuda() {
     return 77
 }
 
+# The Python tests, which come after this, look at the report's page with it, and skip that without one.
+browser() {
+    have chromium chromium && return 0
+    why="Chromium is not here and cannot be installed: nobody looked at the report's page"
+    return 77
+}
+
 mkdir -p "$BUILD/variants"
-[ $# -gt 0 ] || set -- cuda sanitize thread valgrind clang serial aarch64
+[ $# -gt 0 ] || set -- cuda browser sanitize thread valgrind clang serial aarch64
 for wanted in "$@"; do
     case $wanted in
-    cuda | sanitize | thread | serial | aarch64) variant "$wanted" "$wanted" ;;
+    cuda | browser | sanitize | thread | serial | aarch64) variant "$wanted" "$wanted" ;;
     valgrind) variant valgrind valgrind_some ;;
     clang) variant clang with_clang ;;
     *) echo "unknown variant $wanted" && exit 2 ;;

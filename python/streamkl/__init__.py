@@ -9,6 +9,7 @@
     streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
     streamkl.trl, .liger, .verl, .nemo_rl
                                         the same in TRL's trainers, by Liger's names, in verl and NeMo-RL
+    compare, DriftMetric                how far models are from a reference: a report, and its numbers in a loop
     streamkl.nitrobrew                  forward_kl and reverse_kl as Nitrobrew has them
     streamkl.hf                         models of Hugging Face: heads, hidden states, attention, whole recipes
     streamkl.numpy                      value, and value and gradient, of NumPy arrays; needs no torch
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING, List
 from ._c import version as _version
 
 if TYPE_CHECKING:
+    from .compare.metric import DriftMetric
+    from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
     from .modules import AttentionKLLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
@@ -31,10 +34,12 @@ if TYPE_CHECKING:
 __version__ = _version()
 __all__ = [
     "AttentionKLLoss",
+    "DriftMetric",
     "LinearKLLoss",
     "attention_backward",
     "attention_kl",
     "attention_partial",
+    "compare",
     "finish",
     "linear_backward",
     "linear_cross_entropy",
@@ -51,6 +56,7 @@ _HOMES = {
     "linear_logsumexp": ".functional",
     "AttentionKLLoss": ".modules",
     "LinearKLLoss": ".modules",
+    "DriftMetric": ".compare.metric",
     "attention_backward": ".partial",
     "attention_partial": ".partial",
     "finish": ".partial",
@@ -59,7 +65,19 @@ _HOMES = {
     "merge": ".partial",
 }
 # streamkl.verl changes verl when it is imported: only an import of its own does that.
-_ROOMS = ("distributed", "functional", "hf", "liger", "modules", "nemo_rl", "nitrobrew", "numpy", "partial", "trl")
+_ROOMS = (
+    "compare",
+    "distributed",
+    "functional",
+    "hf",
+    "liger",
+    "modules",
+    "nemo_rl",
+    "nitrobrew",
+    "numpy",
+    "partial",
+    "trl",
+)
 
 
 def __getattr__(name: str):

@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Tuple
 
 
 class Command(NamedTuple):
     module: str  # with a function run(arguments) that returns the exit code
     says: str
-    needs_torch: bool = True  # and then its own bf16 product is tried first, in a child process
+    needs: Tuple[str, ...] = ("torch",)  # of which torch's own bf16 product is tried first, in a child process
+    extra: str = "bench"  # what installs them
 
 
 COMMANDS: Dict[str, Command] = {
     "bench": Command(".bench.cli", "streamkl beside other ways to compute the same, in one run"),
-    "picture": Command(".bench.front", "the same against length, as the picture of the front page"),
-    "doctor": Command(".doctor", "what is installed, what is used and why, what would make it faster", False),
+    "compare": Command(
+        ".compare.cli",
+        "how far models are from a reference over a text: a report",
+        ("torch", "transformers"),
+        "compare",
+    ),
+    "picture": Command(".bench.front", "the same as bench against length, as the picture of the front page"),
+    "doctor": Command(".doctor", "what is installed, what is used and why, what would make it faster", ()),
 }
 
 
@@ -32,22 +39,23 @@ def main() -> int:
         print(usage(), file=sys.stderr)
         return 0 if name in ("-h", "--help") else 2
     command = COMMANDS[name]
-    if command.needs_torch and not _prepare_torch(name):
+    if command.needs and not _prepare(name, command):
         return 1
-    return import_module(command.module, __package__).run(rest)
+    return import_module(command.module, "streamkl").run(rest)
 
 
-def _prepare_torch(name: str) -> bool:
+def _prepare(name: str, command: Command) -> bool:
     from .bench.onednn import limit_onednn
 
     limited = limit_onednn()  # before torch is imported
     if limited:
         print(f"streamkl: {limited}", file=sys.stderr)
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError:
-        print(f"streamkl: {name} needs torch: pip install 'streamkl[bench]'", file=sys.stderr)
-        return False
+    for package in command.needs:
+        try:
+            import_module(package)
+        except ModuleNotFoundError:
+            print(f"streamkl: {name} needs {package}: pip install 'streamkl[{command.extra}]'", file=sys.stderr)
+            return False
     return True
 
 

@@ -74,7 +74,8 @@ def test_wheel(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as z:
         names = z.namelist()
         z.extractall(tmp_path)
-    for name in ("__init__.py", "py.typed", "lib/libstreamkl.so", "include/streamkl/streamkl.h", "bench/cli.py"):
+    package = "__init__.py py.typed lib/libstreamkl.so include/streamkl/streamkl.h bench/cli.py compare/page.css"
+    for name in package.split():
         assert f"streamkl/{name}" in names
     symbols = subprocess.run(
         ["objdump", "-p", "-h", tmp_path / "streamkl/lib/libstreamkl.so"], capture_output=True, text=True, check=True
