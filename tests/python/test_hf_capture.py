@@ -334,6 +334,8 @@ def test_two_models_at_once():
         student(**batch)
         teacher(**batch)
     assert torch.equal(s[0].q, captured(student, batch)[0].q) and torch.equal(t[0].q, captured(teacher, batch)[0].q)
+    hf.attention_kl(s, t).backward()  # the teacher is fixed also where it was run with a graph
+    assert t[0].q.requires_grad and all(p.grad is None for p in teacher.parameters())
 
 
 def test_threads():
