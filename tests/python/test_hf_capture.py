@@ -229,8 +229,8 @@ def test_options():
     )
     got = hf.attention_kl(s, t, layers={0: 0}, weight=half, divergence="reverse")
     assert got.item() == pytest.approx(plain.item(), rel=1e-6)
-    for wrong in ("causal", "scale_s", "begin", "reduction"):
-        with pytest.raises(TypeError, match=f"{wrong} = 1: it is what the layers say"):
+    for wrong, why in (("causal", "what the layers say"), ("scale_s", "what the layers say"), ("reduction", "a mean")):
+        with pytest.raises(TypeError, match=f"{wrong} = 1: .*{why}"):
             hf.attention_kl(s, t, **{wrong: 1})
     with pytest.raises(TypeError, match="no such argument"):
         hf.attention_kl(s, t, nonsense=1)
@@ -334,6 +334,8 @@ def test_two_models_at_once():
         student(**batch)
         teacher(**batch)
     assert torch.equal(s[0].q, captured(student, batch)[0].q) and torch.equal(t[0].q, captured(teacher, batch)[0].q)
+    hf.attention_kl(s, t).backward()  # the teacher is fixed also where it was run with a graph
+    assert t[0].q.requires_grad and all(p.grad is None for p in teacher.parameters())
 
 
 def test_threads():

@@ -14,8 +14,9 @@ from .._options import bad
 from .capture import Layer
 
 Pairs = Union[str, Mapping[int, int], Sequence[Tuple[int, int]]]
-_NOT_HERE = ("begin", "end", "causal", "window", "columns", "return_lse", "reduction")
-_OF_THE_LAYERS = ("scale_s", "scale_t", "softcap_s", "softcap_t", *_NOT_HERE)
+# Options of streamkl.attention_kl that the layers decide, or that would change what is returned.
+_OF_THE_LAYERS = ("scale_s", "scale_t", "softcap_s", "softcap_t", "begin", "end", "causal", "window", "columns")
+_OF_THE_RESULT = ("return_lse", "reduction")
 
 
 def attention_kl(
@@ -41,6 +42,8 @@ def attention_kl(
     for name in options:
         if name in _OF_THE_LAYERS:
             raise bad(name, options[name], "it is what the layers say", TypeError)
+        if name in _OF_THE_RESULT:
+            raise bad(name, options[name], "the result is a mean over layers", TypeError)
     sides = list(captured_s), list(captured_t)
     total = 0.0
     pairs = layer_pairs(layers, len(sides[0]), len(sides[1]))
@@ -51,11 +54,11 @@ def attention_kl(
 
 def layer_pairs(layers: Pairs, n_s: int, n_t: int) -> List[Tuple[int, int]]:
     if layers == "uniform":
-        # Layer i of n_s ends at the share (i + 1) / n_s of the depth; halves go up.
-        return [
-            (i, (2 * (i + 1) * n_t + n_s) // (2 * n_s) - 1 if n_t > n_s else ((i + 1) * n_t - 1) // n_s)
-            for i in range(n_s)
-        ]
+        # Layer i of the student ends at the share (i + 1) / n_s of its depth, and meets the teacher's layer that ends
+        # nearest to it (halves go up); with more layers than the teacher, the one that it lies in.
+        depths = [(i + 1) * n_t for i in range(n_s)]
+        ends = [(2 * d + n_s) // (2 * n_s) if n_t > n_s else -(-d // n_s) for d in depths]
+        return [(i, end - 1) for i, end in enumerate(ends)]
     return _pairs("layers", layers, "'uniform'", n_s, n_t)
 
 
