@@ -5,7 +5,6 @@ set(sources
   src/api.c
   src/check.c
   src/error.c
-  src/reference.c
   src/state.c
   src/tensor.c
   src/cpu/cpus.c
@@ -15,7 +14,6 @@ set(sources
   src/cpu/lane.c
   src/cpu/listed.c
   src/cpu/outputs.c
-  src/cpu/peak.c
   src/cpu/plan.c
   src/cpu/run.c
   src/cpu/sweep.c

@@ -12,9 +12,9 @@ static const int64_t large[] = {63,  64,  65,  95,  96,  97,  127, 128, 129, 191
 
 static void run(int64_t rows, int64_t cols, int64_t dim, int k)
 {
-    struct test_case c = k % 2 ? test_linear_case(rows, cols, dim) : test_attention_case(rows, cols, dim);
+    struct kit_case c = k % 2 ? kit_linear_case(rows, cols, dim) : kit_attention_case(rows, cols, dim);
     c.divergence = k % 3;
-    c.place = k / 2 % TEST_PLACES;
+    c.place = k / 2 % KIT_PLACES;
     c.causal = k % 2 == 0 && k / 3 % 2;
     c.bias[S] = c.bias[T] = k % 2;
     test_all_ways(&c);
@@ -54,10 +54,10 @@ static void several_blocks(void)
 static void long_rows(void)
 {
     for (int d = 0; d < 3; d++) {
-        struct test_case c = test_attention_case(3, 13000, 4);
+        struct kit_case c = kit_attention_case(3, 13000, 4);
         c.divergence = d;
         test_all_ways(&c);
-        c = test_attention_case(2, 3100, 3);
+        c = kit_attention_case(2, 3100, 3);
         c.heads = 8, c.key_heads[S] = 4, c.causal = 1, c.divergence = d;
         test_all_ways(&c);
     }

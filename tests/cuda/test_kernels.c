@@ -8,22 +8,22 @@
 /* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. */
 static const double ROWS = 2;
 
-static int run_case(const struct test_case *c)
+static int run_case(const struct kit_case *c)
 {
-    static const enum test_way ways[] = {WAY_VALUE, WAY_TOGETHER, WAY_BACKWARD};
-    struct test_fixture f;
+    static const enum kit_way ways[] = {KIT_VALUE, KIT_TOGETHER, KIT_BACKWARD};
+    struct kit_fixture f;
     char text[512];
     int wrong = 0;
     test_build(&f, c);
     f.dx_rounding = dx_rounding(c);
     f.row_factor = ROWS;
-    test_expect(&f);
-    test_describe(c, text, sizeof text);
+    kit_expect(&f);
+    kit_describe(c, text, sizeof text);
     test_device_adopt(&f);
     for (int i = 0; i < COUNT(ways); i++) {
         test_context("%s", text);
         wrong += test_run(&f, ways[i]);
-        wrong += test_device_clean(test_way_name[ways[i]]);
+        wrong += test_device_clean(kit_way_names[ways[i]]);
         test_device.total = (struct emu_report){0};
     }
     test_device_release(&f);
@@ -31,11 +31,11 @@ static int run_case(const struct test_case *c)
     return wrong;
 }
 
-static struct test_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
+static struct kit_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
 {
-    struct test_case c = use == SKL_LINEAR ? test_linear_case(rows, cols, dim) : test_attention_case(rows, cols, dim);
+    struct kit_case c = use == SKL_LINEAR ? kit_linear_case(rows, cols, dim) : kit_attention_case(rows, cols, dim);
     c.dtype[S] = c.dtype[T] = type;
-    c.place = TEST_AT_START; /* aligned, as tensor cores want it */
+    c.place = KIT_ALIGNED; /* aligned, as tensor cores want it */
     return c;
 }
 
@@ -47,7 +47,7 @@ static void sizes(void)
     int k = 0;
     for (int d = 0; d < COUNT(dims); d++)
         for (int i = 0; i < COUNT(cols); i++, k++) {
-            struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
+            struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
                                        dims[d]);
             c.divergence = k % 3;
             c.own = k % 4 == 3;
@@ -63,7 +63,7 @@ static void widths(void)
     int k = 0;
     for (int d = 0; d < COUNT(dims); d++)
         for (int t = 0; t < COUNT(types); t++, k++) {
-            struct test_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
+            struct kit_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
             c.divergence = k % 3;
             c.dim[T] = k % 4 == 1 ? 40 : dims[d];
             c.bias[S] = k % 2, c.bias[T] = k % 3;
@@ -74,13 +74,13 @@ static void widths(void)
 static void masks(void)
 {
     for (int k = 0; k < 12; k++) {
-        struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
+        struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
                                    k % 4 == 3 ? 128 : 64);
         c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
         c.causal = k % 2 == 0;
         c.left = k % 3 == 2 ? 20 : -1;
         c.ranges = k % 4 == 1;
-        c.weights = k % 4 == 2 ? TEST_SOME_ZERO : k % 5 == 4 ? TEST_POSITIVE : TEST_UNWEIGHTED;
+        c.weights = k % 4 == 2 ? KIT_SOME_ZERO : k % 5 == 4 ? KIT_POSITIVE : KIT_UNWEIGHTED;
         c.divergence = k % 3;
         c.softcap[S] = k % 6 == 5 ? 20 : 0;
         c.pad[S] = k % 4 == 3 ? 9 : 0;
@@ -92,15 +92,15 @@ static void masks(void)
 static void random_cases(int n)
 {
     for (int k = 0; k < n; k++) {
-        struct test_case c = test_random_case();
+        struct kit_case c = test_random_case();
         if (k % 4 != 3) {
             c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F16;
             c.dim[S] = (c.dim[S] + 7) / 8 * 8, c.dim[T] = (c.dim[T] + 7) / 8 * 8;
             c.scale[S] = fabs(c.scale[S]), c.scale[T] = fabs(c.scale[T]);
-            c.place = TEST_AT_START, c.layout = k % 3 ? TEST_DENSE : c.layout;
+            c.place = KIT_ALIGNED, c.layout = k % 3 ? KIT_DENSE : c.layout;
         }
-        if (c.layout == TEST_BROADCAST && c.grads)
-            c.layout = TEST_GAPS;
+        if (c.layout == KIT_BROADCAST && c.grads)
+            c.layout = KIT_GAPS;
         run_case(&c);
     }
 }
