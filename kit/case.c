@@ -41,9 +41,7 @@ int64_t kit_case_rows(const struct kit_case *c)
 
 double kit_case_scale(const struct kit_case *c, int side)
 {
-    return c->scale[side] != 0       ? fabs(c->scale[side])
-           : c->use == SKL_ATTENTION ? 1 / sqrt((double)c->dim[side])
-                                     : 1;
+    return c->scale[side] != 0 ? fabs(c->scale[side]) : c->use == SKL_ATTENTION ? 1 / sqrt((double)c->dim[side]) : 1;
 }
 
 void kit_describe(const struct kit_case *c, char *text, size_t size)
@@ -54,9 +52,9 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
              " beta %g spread %g%s window %" PRId64 ",%" PRId64 "%s weights %d %s layout %d place %d grads %u%s"
              " threads %d",
              kit_use_names[c->use], kit_divergence_names[c->divergence], c->batch, c->heads, c->rows, c->lead, c->cols,
-             c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T],
-             kit_dtype_names[c->dtype[S]], kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S],
-             c->scale[T], c->softcap[S], c->softcap[T], c->temperature, c->beta, c->spread, c->causal ? " causal" : "",
-             c->left, c->right, c->ranges ? " ranges" : "", c->weights, c->reduction == SKL_MEAN ? "mean" : "sum",
-             c->layout, c->place, c->grads, c->own ? " in the operands' dtype" : "", c->threads);
+             c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T], kit_dtype_names[c->dtype[S]],
+             kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
+             c->softcap[T], c->temperature, c->beta, c->spread, c->causal ? " causal" : "", c->left, c->right,
+             c->ranges ? " ranges" : "", c->weights, c->reduction == SKL_MEAN ? "mean" : "sum", c->layout, c->place,
+             c->grads, c->own ? " in the operands' dtype" : "", c->threads);
 }

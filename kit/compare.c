@@ -4,30 +4,28 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* An error as a part of its bound. Never NaN, so that the largest can be taken; equal infinities are equal. */
-static double part(double got, double want, double bound)
+/* An error as a part of its bound, after taking off what rounding to the output's dtype may have moved it. Never NaN, so
+ * that the largest can be taken; equal infinities are equal. */
+static double part(double got, double want, double rounding, double bound)
 {
-    if (got == want)
+    double error = got == want ? 0 : fabs(got - want);
+    if (error <= rounding)
         return 0;
-    double d = fabs(got - want) / bound;
-    return isnan(d) ? INFINITY : d;
+    double used = (error - rounding) / bound;
+    return isnan(used) ? INFINITY : used;
 }
 
-static void find(struct kit_finding *x, int64_t index, double got, double want, double bound)
+static void find(struct kit_finding *x, int64_t index, double got, double want, double rounding, double bound)
 {
-    double used = part(got, want, bound);
+    double used = part(got, want, rounding, bound);
     if (used > x->used)
-        x->used = used, x->index = index, x->got = got, x->want = want, x->bound = bound;
-}
-
-static double bound_of(const struct kit_fixture *f, int result, int64_t index, double got)
-{
-    return f->bound[result][index] + kit_half_ulp(f->out[result].t.dtype, got, f->want[result][index]);
+        *x = (struct kit_finding){used, index, got, want, bound, x->spilt};
 }
 
 double kit_used(const struct kit_fixture *f, int result, int64_t index, double got)
 {
-    return part(got, f->want[result][index], bound_of(f, result, index, got));
+    double want = f->want[result][index];
+    return part(got, want, kit_half_ulp(f->out[result].t.dtype, got, want), f->bound[result][index]);
 }
 
 struct kit_outcome kit_no_outcome(void)
@@ -43,7 +41,7 @@ void kit_compare_with(struct kit_fixture *f, int result, const double *got, cons
 {
     for (int64_t i = 0; i < kit_count(&f->out[result].t); i++)
         find(&outcome->of[result], i, got[i], f->want[result][i],
-             slack ? f->bound[result][i] + slack[i] : bound_of(f, result, i, got[i]));
+             slack ? slack[i] : kit_half_ulp(f->out[result].t.dtype, got[i], f->want[result][i]), f->bound[result][i]);
 }
 
 void kit_compare(struct kit_fixture *f, struct skl_outputs *out, struct kit_outcome *outcome)
@@ -55,7 +53,7 @@ void kit_compare(struct kit_fixture *f, struct skl_outputs *out, struct kit_outc
         kit_compare_with(f, k, f->got, NULL, outcome);
     }
     if (out->value)
-        find(&outcome->value, 0, f->value, f->want_value, f->value_bound);
+        find(&outcome->value, 0, f->value, f->want_value, 0, f->value_bound);
 }
 
 int kit_right(const struct kit_outcome *outcome)
@@ -79,11 +77,11 @@ struct kit_outcome kit_sample(struct kit_fixture *f, int64_t rows, int gradients
         kit_expect_row(f, row, &e);
         for (int i = 0; i < KIT_FIRST_GRADIENT; i++)
             if (f->out[i].t.data)
-                find(&o.of[i], row, kit_get(&f->out[i].t, row), e.want[i], e.bound[i]);
+                find(&o.of[i], row, kit_get(&f->out[i].t, row), e.want[i], 0, e.bound[i]);
         for (int64_t d = 0; with_grad && d < D; d++) {
             double got = kit_get(&f->out[KIT_A_S].t, row * D + d);
-            find(&o.of[KIT_A_S], row * D + d, got, e.grad[d],
-                 e.grad_bound[d] + kit_half_ulp(f->out[KIT_A_S].t.dtype, got, e.grad[d]));
+            find(&o.of[KIT_A_S], row * D + d, got, e.grad[d], kit_half_ulp(f->out[KIT_A_S].t.dtype, got, e.grad[d]),
+                 e.grad_bound[d]);
         }
     }
     free(room);

@@ -11,9 +11,9 @@
 
 /* X(its number in the header, name, sweeps over the columns that partial states take, row results that it has and not
  * every one has, what a rounding of the logits does) */
-#define KIT_DIVERGENCES(X)                                         \
-    X(SKL_FORWARD_KL, "forward", 1, 0, forward_kl)                 \
-    X(SKL_REVERSE_KL, "reverse", 1, 0, reverse_kl)                 \
+#define KIT_DIVERGENCES(X)                         \
+    X(SKL_FORWARD_KL, "forward", 1, 0, forward_kl) \
+    X(SKL_REVERSE_KL, "reverse", 1, 0, reverse_kl) \
     X(SKL_JSD, "jsd", 2, 1u << KIT_KL_S | 1u << KIT_KL_T, jsd)
 
 enum {

@@ -9,7 +9,7 @@
 /* Sizes on and next to the edges where loops begin and end, or any size below. */
 static int64_t edge_size(struct kit_random *r, int64_t most)
 {
-    static const int64_t edges[] = {1,  2,  4,  6,  8,   12,  16,  24,  32,  48,   64,
+    static const int64_t edges[] = {1,  2,   4,   6,   8,   12,  16,  24,  32,   48,  64,
                                     96, 128, 192, 252, 256, 384, 504, 512, 1000, 2048};
     int64_t size = kit_chance(r, 3) ? kit_between(r, 1, most) : KIT_PICK(r, edges) + kit_between(r, -1, 1);
     return size < 1 ? 1 : size > most ? 1 + size % most : size;

@@ -36,7 +36,7 @@ struct kit_fixture {
     double value, *value_there;
     const struct kit_memory *memory;
     struct kit_random *random;
-    uint64_t checksum; /* of the inputs, which no call may change */
+    uint64_t checksum; /* of the inputs when they were last looked at: no call may change them */
     struct kit_allowance allow;
     /* From kit_expect(); contiguous, NULL: not asked for. */
     double *want[KIT_RESULTS], *bound[KIT_RESULTS], *got;
@@ -47,7 +47,8 @@ struct kit_fixture {
 };
 
 /* Inputs and outputs. What is random is drawn from 'random', which must outlive the fixture. */
-void kit_build(struct kit_fixture *f, const struct kit_case *c, const struct kit_memory *memory, struct kit_random *random);
+void kit_build(struct kit_fixture *f, const struct kit_case *c, const struct kit_memory *memory,
+               struct kit_random *random);
 void kit_destroy(struct kit_fixture *f);
 uint64_t kit_checksum(const struct kit_fixture *f);
 

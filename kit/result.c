@@ -16,7 +16,13 @@ struct skl_tensor *kit_slot(struct skl_outputs *out, int result)
     return (struct skl_tensor *)(void *)((char *)out + kit_results[result].offset);
 }
 
-double kit_near(double want)
+double kit_near(double want, double growth)
 {
+    (void)growth;
     return isfinite(want) ? KIT_ROW_RELATIVE * fabs(want) + KIT_ROW_ABSOLUTE : 0;
+}
+
+double kit_near_logits(double want, double growth)
+{
+    return isfinite(want) ? KIT_ROW_RELATIVE * fabs(want) + growth * KIT_ROW_ABSOLUTE : 0;
 }

@@ -10,20 +10,20 @@
 
 /* X(field of skl_outputs and of the reference, identifier, whether every divergence has it, column in which
  * `streamkl check` shows it, how far off a number of it may be) */
-#define KIT_ROW_RESULTS(X)                  \
-    X(loss, LOSS, 1, KIT_IN_LOSS, kit_near) \
-    X(lse_s, LSE_S, 1, KIT_IN_LSE, kit_near) \
-    X(lse_t, LSE_T, 1, KIT_IN_LSE, kit_near) \
-    X(kl_s, KL_S, 0, KIT_IN_LOSS, kit_near) \
+#define KIT_ROW_RESULTS(X)                          \
+    X(loss, LOSS, 1, KIT_IN_LOSS, kit_near)         \
+    X(lse_s, LSE_S, 1, KIT_IN_LSE, kit_near_logits) \
+    X(lse_t, LSE_T, 1, KIT_IN_LSE, kit_near_logits) \
+    X(kl_s, KL_S, 0, KIT_IN_LOSS, kit_near)         \
     X(kl_t, KL_T, 0, KIT_IN_LOSS, kit_near)
 
 /* X(side and operand: fields of skl_outputs and of the reference, identifier, column) */
-#define KIT_GRADIENTS(X)                 \
-    X(s, a, A_S, KIT_IN_GRAD_A)          \
-    X(s, b, B_S, KIT_IN_GRAD_B)          \
-    X(s, bias, BIAS_S, KIT_IN_GRAD_B)    \
-    X(t, a, A_T, KIT_IN_GRAD_A)          \
-    X(t, b, B_T, KIT_IN_GRAD_B)          \
+#define KIT_GRADIENTS(X)              \
+    X(s, a, A_S, KIT_IN_GRAD_A)       \
+    X(s, b, B_S, KIT_IN_GRAD_B)       \
+    X(s, bias, BIAS_S, KIT_IN_GRAD_B) \
+    X(t, a, A_T, KIT_IN_GRAD_A)       \
+    X(t, b, B_T, KIT_IN_GRAD_B)       \
     X(t, bias, BIAS_T, KIT_IN_GRAD_B)
 
 enum kit_result {
@@ -53,7 +53,7 @@ extern const struct kit_result_info {
     size_t offset; /* of its tensor in struct skl_outputs */
     int always;    /* every divergence has it */
     enum kit_column column;
-    double (*bound)(double want); /* rows' results only */
+    double (*bound)(double want, double growth); /* rows' results only; growth is that of products of this width */
 } kit_results[KIT_RESULTS];
 
 struct skl_tensor *kit_slot(struct skl_outputs *out, int result);
@@ -64,6 +64,9 @@ struct skl_tensor *kit_slot(struct skl_outputs *out, int result);
 /* A gradient may be off by this much of the largest entry of its row, besides what kit/bounds.h adds. */
 #define KIT_GRAD_RELATIVE 5e-6
 
-double kit_near(double want);
+/* A divergence: differences of logits, in which the rounding of the products cancels for the most part. */
+double kit_near(double want, double growth);
+/* An LSE, which may be a single logit: its rounding grows with the width of the products. */
+double kit_near_logits(double want, double growth);
 
 #endif

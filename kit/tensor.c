@@ -14,8 +14,7 @@ size_t kit_element_size(int32_t dtype)
 int64_t kit_count(const struct skl_tensor *t)
 {
     int64_t n = 1;
-    for (int k = 0; k < t->ndim; k++)
-        n *= t->shape[k];
+    for (int k = 0; k < t->ndim; k++) n *= t->shape[k];
     return n;
 }
 
@@ -175,16 +174,14 @@ void kit_fill_normal(const struct skl_tensor *t, struct kit_random *r, double sd
 
 void kit_fill(const struct skl_tensor *t, double value)
 {
-    for (int64_t i = 0; i < kit_count(t); i++)
-        kit_set(t, i, value);
+    for (int64_t i = 0; i < kit_count(t); i++) kit_set(t, i, value);
 }
 
 int kit_take(struct kit_tensor *t, double *values)
 {
     int64_t n = kit_count(&t->t);
     size_t element = kit_element_size(t->t.dtype);
-    for (int64_t i = 0; i < n; i++)
-        values[i] = kit_get(&t->t, i);
+    for (int64_t i = 0; i < n; i++) values[i] = kit_get(&t->t, i);
     for (int64_t i = 0; i < n; i++)
         memset((char *)t->t.data + kit_offset(&t->t, i) * (int64_t)element, KIT_CANARY, element);
     return kit_is_canary(&t->memory);

@@ -144,7 +144,8 @@ struct kit_buffer test_alloc(size_t size, size_t element, enum kit_place place)
         exit(1);
     }
     unsigned char *first = map + page;
-    return (struct kit_buffer){.data = place == KIT_AT_END ? first + inside - size : first + (place == KIT_ODD ? element : 0),
+    return (struct kit_buffer){.data = place == KIT_AT_END ? first + inside - size
+                                                           : first + (place == KIT_ODD ? element : 0),
                                .inside = first,
                                .size = size,
                                .inside_size = inside};

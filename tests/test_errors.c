@@ -50,7 +50,8 @@ static enum skl_status call(struct args *x, int which)
         for (int k = KIT_LOSS; k <= KIT_KL_T; k++) { /* saved rows of their own, of any value */
             if (!rows[k].t.data || rows[k].t.ndim != x->f->out[KIT_LOSS].t.ndim) {
                 kit_tensor_free(&test_memory, &rows[k]);
-                rows[k] = kit_tensor(&test_memory, SKL_F32, x->f->out[KIT_LOSS].t.ndim, x->f->out[KIT_LOSS].t.shape, 0, KIT_DENSE, 0);
+                rows[k] = kit_tensor(&test_memory, SKL_F32, x->f->out[KIT_LOSS].t.ndim, x->f->out[KIT_LOSS].t.shape, 0,
+                                     KIT_DENSE, 0);
                 kit_fill(&rows[k].t, 1);
             }
             *kit_slot(&out, k) = none;
@@ -72,10 +73,8 @@ static int nothing_written(const struct args *x)
 {
     int clean = x->value == -7;
     const unsigned char *bytes = (const unsigned char *)x->state;
-    for (size_t i = 0; i < sizeof x->state; i++)
-        clean &= bytes[i] == KIT_CANARY;
-    for (int k = 0; k < KIT_RESULTS; k++)
-        clean &= !x->f->out[k].t.data || kit_is_canary(&x->f->out[k].memory);
+    for (size_t i = 0; i < sizeof x->state; i++) clean &= bytes[i] == KIT_CANARY;
+    for (int k = 0; k < KIT_RESULTS; k++) clean &= !x->f->out[k].t.data || kit_is_canary(&x->f->out[k].memory);
     return clean;
 }
 
@@ -252,8 +251,9 @@ static void between_calls(void)
         int divergence, missing;
         unsigned grads;
     } needs[] = {
-        {SKL_FORWARD_KL, KIT_LSE_S, KIT_GRAD_A_S}, {SKL_FORWARD_KL, KIT_LSE_T, KIT_GRAD_A_S}, {SKL_FORWARD_KL, KIT_LOSS, KIT_GRAD_B_T},
-        {SKL_REVERSE_KL, KIT_LOSS, KIT_GRAD_A_S},  {SKL_JSD, KIT_KL_S, KIT_GRAD_B_S},         {SKL_JSD, KIT_KL_T, KIT_GRAD_A_T},
+        {SKL_FORWARD_KL, KIT_LSE_S, KIT_GRAD_A_S}, {SKL_FORWARD_KL, KIT_LSE_T, KIT_GRAD_A_S},
+        {SKL_FORWARD_KL, KIT_LOSS, KIT_GRAD_B_T},  {SKL_REVERSE_KL, KIT_LOSS, KIT_GRAD_A_S},
+        {SKL_JSD, KIT_KL_S, KIT_GRAD_B_S},         {SKL_JSD, KIT_KL_T, KIT_GRAD_A_T},
     };
     for (int k = 0; k < COUNT(needs); k++) {
         struct skl_outputs saved = kit_outputs(&attention, 1, 0), out = kit_outputs(&attention, 0, needs[k].grads);
@@ -295,8 +295,7 @@ static void unbroken(void)
         for (int which = 1; which <= SIZE; which *= 2) {
             struct args x;
             fresh(&x, both[k]);
-            for (int i = 0; i < STATES; i++)
-                x.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
+            for (int i = 0; i < STATES; i++) x.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
             test_context("unbroken, call %d", which);
             CHECK_STATUS(call(&x, which), SKL_OK);
         }
@@ -318,10 +317,8 @@ static void messages(void)
     pthread_create(&thread, NULL, error_elsewhere, &empty);
     pthread_join(thread, NULL);
     CHECK(empty, "another thread sees this thread's message");
-    for (int s = -1; s < 9; s++)
-        CHECK(skl_status_string((enum skl_status)s) != NULL, "status %d has no string", s);
-    for (int i = -1; i < 9; i++)
-        CHECK(skl_isa_name((enum skl_isa)i) != NULL, "instruction set %d has no name", i);
+    for (int s = -1; s < 9; s++) CHECK(skl_status_string((enum skl_status)s) != NULL, "status %d has no string", s);
+    for (int i = -1; i < 9; i++) CHECK(skl_isa_name((enum skl_isa)i) != NULL, "instruction set %d has no name", i);
     CHECK(!strcmp(skl_isa_name((enum skl_isa)77), "unknown"), "isa 77 is %s", skl_isa_name((enum skl_isa)77));
 }
 

@@ -193,8 +193,7 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
             else if (where != BESIDE_THE_RANGE)
                 kit_set(b, column * c.dim[side] + i, value);
             else
-                kit_set(b, (RANGE_BEGIN - 1) * c.dim[side] + i, value),
-                    kit_set(b, RANGE_END * c.dim[side] + i, value);
+                kit_set(b, (RANGE_BEGIN - 1) * c.dim[side] + i, value), kit_set(b, RANGE_END * c.dim[side] + i, value);
         }
     }
     for (int64_t i = 0; where == BESIDE_THE_RANGE && i < RANGE_ROWS; i++)
@@ -224,7 +223,7 @@ static void least_sizes(void)
     for (int k = 0; k < COUNT(table); k++)
         for (int d = 0; d < 6; d++) {
             struct kit_case c = d < 3 ? kit_attention_case(table[k][0], table[k][1], table[k][2])
-                                       : kit_linear_case(table[k][0], table[k][1], table[k][2]);
+                                      : kit_linear_case(table[k][0], table[k][1], table[k][2]);
             c.divergence = d % 3;
             test_all_ways(&c);
         }

@@ -17,13 +17,11 @@ static void many_logits(void)
         c.divergence = d, c.weights = KIT_POSITIVE, c.reduction = SKL_SUM, c.bias[S] = 1;
         c.grads = KIT_GRAD_A_S | KIT_GRAD_B_S | KIT_GRAD_BIAS_S | KIT_GRAD_A_T;
         test_build(&f, &c);
-        for (int64_t i = 1; i < c.rows - 2; i++)
-            kit_set(&f.in[8].t, i, 0);
+        for (int64_t i = 1; i < c.rows - 2; i++) kit_set(&f.in[8].t, i, 0);
         kit_expect(&f);
         test_context("70000 x 40000, divergence %d", d);
         double before = test_cpu_seconds();
-        for (int way = 0; way < KIT_WAYS; way++)
-            test_run(&f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(&f, way);
         double seconds = test_cpu_seconds() - before;
         CHECK(seconds < 60, "rows of weight 0 cost nothing, yet this took %.1f s", seconds);
         test_destroy(&f);
@@ -55,16 +53,14 @@ static int spread_out(struct sparse *s, const struct skl_tensor *like, int64_t s
     if (s->map == MAP_FAILED)
         return 0;
     s->t.data = s->map;
-    for (int64_t i = 0; i < kit_count(like); i++)
-        kit_set(&s->t, i, kit_get(like, i));
+    for (int64_t i = 0; i < kit_count(like); i++) kit_set(&s->t, i, kit_get(like, i));
     return 1;
 }
 
 static int same(const struct skl_tensor *x, const struct skl_tensor *y)
 {
     int equal = 1;
-    for (int64_t i = 0; x->data && i < kit_count(x); i++)
-        equal &= kit_get(x, i) == kit_get(y, i);
+    for (int64_t i = 0; x->data && i < kit_count(x); i++) equal &= kit_get(x, i) == kit_get(y, i);
     return equal;
 }
 
@@ -79,7 +75,7 @@ static void far_apart(struct kit_case c, int64_t step)
     struct skl_outputs dense = kit_outputs(&f, 1, KIT_GRAD_ALL), wide = dense;
     struct skl_problem p = f.p;
     struct skl_tensor *const inputs[KIT_INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
-                                               &p.t.bias, &p.begin, &p.end,    &p.weight};
+                                                   &p.t.bias, &p.begin, &p.end,    &p.weight};
     for (int k = 0; k < KIT_INPUTS; k++) {
         mapped &= spread_out(&in[k], &f.in[k].t, k == 2 || k == 5 ? step / 8 : step);
         *inputs[k] = in[k].t;
@@ -97,8 +93,7 @@ static void far_apart(struct kit_case c, int64_t step)
         CHECK_STATUS(skl_value_and_grad(&f.p, &dense), SKL_OK);
         CHECK_STATUS(skl_value_and_grad(&p, &wide), SKL_OK);
         CHECK(value == f.value, "value %.17g and %.17g", value, f.value);
-        for (int k = 0; k < KIT_RESULTS; k++)
-            CHECK(same(&f.out[k].t, &out[k].t), "%s differs", kit_results[k].name);
+        for (int k = 0; k < KIT_RESULTS; k++) CHECK(same(&f.out[k].t, &out[k].t), "%s differs", kit_results[k].name);
     }
     for (int k = 0; k < KIT_INPUTS; k++)
         if (in[k].map && in[k].map != MAP_FAILED)

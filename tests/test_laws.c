@@ -22,16 +22,14 @@ static void everywhere(const char *name, void (*law)(struct kit_case c, enum skl
 
 static void copy(const struct skl_tensor *to, const struct skl_tensor *from)
 {
-    for (int64_t i = 0; to->data && i < kit_count(to); i++)
-        kit_set(to, i, kit_get(from, i));
+    for (int64_t i = 0; to->data && i < kit_count(to); i++) kit_set(to, i, kit_get(from, i));
 }
 
 /* The elements of an output as doubles; the caller frees. */
 static double *contents(struct kit_fixture *f, int output)
 {
     double *x = calloc((size_t)kit_count(&f->out[output].t), sizeof *x);
-    for (int64_t i = 0; i < kit_count(&f->out[output].t); i++)
-        x[i] = kit_get(&f->out[output].t, i);
+    for (int64_t i = 0; i < kit_count(&f->out[output].t); i++) x[i] = kit_get(&f->out[output].t, i);
     return x;
 }
 
@@ -56,16 +54,14 @@ static void identity(struct kit_case c, enum skl_isa isa)
         if (c.use == SKL_LINEAR)
             c.bias[S] = c.bias[T] = 1;
         test_build(&f, &c);
-        for (int k = 0; k < 3; k++)
-            copy(&f.in[3 + k].t, &f.in[k].t);
+        for (int k = 0; k < 3; k++) copy(&f.in[3 + k].t, &f.in[k].t);
         kit_expect(&f);
         f.p.isa = isa;
         for (int k = 0; k < KIT_RESULTS; k++)
             for (int64_t i = 0; f.want[k] && (k == KIT_LOSS || k > KIT_LSE_T) && i < kit_count(&f.out[k].t); i++)
                 f.want[k][i] = 0, f.bound[k][i] = 0;
         f.want_value = 0, f.value_bound = 0;
-        for (int way = 0; way < KIT_WAYS; way++)
-            test_run(&f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(&f, way);
         test_destroy(&f);
     }
 }
@@ -78,8 +74,7 @@ static void shift(struct kit_case c, enum skl_isa isa)
     double one = c.use == SKL_ATTENTION ? sqrt((double)c.dim[S]) : 1; /* undo 1 / sqrt(D) */
     c.scale[S] = c.scale[T] = 1 / one;
     test_build(&f, &c);
-    for (int s = 0; s < 2; s++)
-        c.dim[s]++;
+    for (int s = 0; s < 2; s++) c.dim[s]++;
     test_build(&g, &c);
     for (int side = 0; side < 2; side++)
         for (int k = 0; k < 2; k++) {
@@ -95,7 +90,8 @@ static void shift(struct kit_case c, enum skl_isa isa)
     f.p.isa = g.p.isa = isa;
     run_together(&f), run_together(&g);
     for (int64_t i = 0; i < c.rows; i++)
-        CHECK_NEAR(kit_get(&g.out[KIT_LOSS].t, i), kit_get(&f.out[KIT_LOSS].t, i), f.bound[KIT_LOSS][i] + 8 * 0x1p-23, "loss");
+        CHECK_NEAR(kit_get(&g.out[KIT_LOSS].t, i), kit_get(&f.out[KIT_LOSS].t, i), f.bound[KIT_LOSS][i] + 8 * 0x1p-23,
+                   "loss");
     for (int k = KIT_A_S; k <= KIT_A_T; k += KIT_A_T - KIT_A_S) {
         int64_t D = g.out[k].t.shape[g.out[k].t.ndim - 1];
         for (int64_t i = 0; i < c.rows; i++)
@@ -117,8 +113,7 @@ static void bias_sum(struct kit_case c, enum skl_isa isa)
     run_together(&f);
     for (int k = KIT_BIAS_S; k <= KIT_BIAS_T; k += KIT_BIAS_T - KIT_BIAS_S) {
         double sum = 0;
-        for (int64_t j = 0; j < c.cols; j++)
-            sum += kit_get(&f.out[k].t, j);
+        for (int64_t j = 0; j < c.cols; j++) sum += kit_get(&f.out[k].t, j);
         CHECK_NEAR(sum, 0, 2 * f.bound[k][0] * sqrt((double)c.cols), "sum of the bias gradient");
     }
     test_destroy(&f);
@@ -150,8 +145,7 @@ static void slices(struct kit_case c, enum skl_isa isa)
     test_build(&f, &c);
     kit_expect(&f);
     f.p.isa = isa;
-    for (int n = 1; n <= 16; n += test_quick() ? 7 : 3)
-        test_run_slices(&f, n);
+    for (int n = 1; n <= 16; n += test_quick() ? 7 : 3) test_run_slices(&f, n);
     test_destroy(&f);
 }
 
@@ -203,8 +197,7 @@ static void not_negative(struct kit_case c, enum skl_isa isa)
         f.p.isa = isa;
         struct skl_outputs out = kit_outputs(&f, 1, 0);
         CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
-        for (int64_t i = 0; i < c.rows; i++)
-            least = fmin(least, kit_get(&f.out[KIT_LOSS].t, i));
+        for (int64_t i = 0; i < c.rows; i++) least = fmin(least, kit_get(&f.out[KIT_LOSS].t, i));
         CHECK(least >= -1e-6, "the least loss is %g", least);
         test_compare(&f, &out, "nearly equal");
         test_destroy(&f);

@@ -122,8 +122,7 @@ static struct prepared prepare(struct kit_fixture *f, int call)
     x.out = kit_outputs(f, 0, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
     if (call != SKL_CALL_BACKWARD) {
         struct skl_outputs rows = kit_outputs(f, 1, 0);
-        for (int k = KIT_LOSS; k <= KIT_KL_T; k++)
-            *kit_slot(&x.out, k) = *kit_slot(&rows, k);
+        for (int k = KIT_LOSS; k <= KIT_KL_T; k++) *kit_slot(&x.out, k) = *kit_slot(&rows, k);
         x.out.value = &f->value;
     }
     x.state = calloc((size_t)skl_reference_rows(&f->p), sizeof *x.state);

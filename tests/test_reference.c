@@ -11,8 +11,7 @@ static const double GRID = 0x1p-9;
 
 static void snap(const struct skl_tensor *t)
 {
-    for (int64_t i = 0; t->data && i < kit_count(t); i++)
-        kit_set(t, i, nearbyint(kit_get(t, i) / GRID) * GRID);
+    for (int64_t i = 0; t->data && i < kit_count(t); i++) kit_set(t, i, nearbyint(kit_get(t, i) / GRID) * GRID);
 }
 
 static double value_of(const struct skl_problem *p)
@@ -37,8 +36,7 @@ static void check_differences(const struct kit_case *c)
 {
     struct kit_fixture f;
     test_build(&f, c);
-    for (int k = 0; k < 6; k++)
-        snap(&f.in[k].t);
+    for (int k = 0; k < 6; k++) snap(&f.in[k].t);
     kit_expect(&f);
     for (int k = KIT_A_S; k < KIT_RESULTS; k++) {
         const struct skl_tensor *operand = &f.in[k - KIT_A_S].t;

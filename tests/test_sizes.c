@@ -46,8 +46,7 @@ static void several_blocks(void)
     static const int64_t shapes[][3] = {{257, 129, 33}, {513, 131, 17}, {300, 700, 40}, {65, 1030, 257},
                                         {70, 140, 513}, {9, 1920, 8},   {40, 2881, 8},  {3, 6145, 5}};
     for (int k = 0; k < COUNT(shapes); k++)
-        for (int d = 0; d < (test_quick() ? 1 : 3); d++)
-            run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
+        for (int d = 0; d < (test_quick() ? 1 : 3); d++) run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
 }
 
 /* Many tiles in one running state, whose maxima rise on the way: few rows and many columns, or many heads at once. */

@@ -268,7 +268,7 @@ void test_device_reset(void)
 static struct skl_tensor *input(struct skl_problem *p, int k)
 {
     struct skl_tensor *each[KIT_INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,
-                                       &p->t.bias, &p->begin, &p->end,    &p->weight};
+                                           &p->t.bias, &p->begin, &p->end,    &p->weight};
     return each[k];
 }
 

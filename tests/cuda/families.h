@@ -54,7 +54,8 @@ static inline struct kit_case family_case(const struct family *f, int64_t rows, 
 /* Of each dx before the gradient products: 8 and 11 significant bits; of the coarser type, if the sides differ. */
 static inline double dx_rounding(const struct kit_case *c)
 {
-    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16, f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
+    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16,
+        f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
     return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
 }
 

@@ -48,7 +48,7 @@ static void sizes(void)
     for (int d = 0; d < COUNT(dims); d++)
         for (int i = 0; i < COUNT(cols); i++, k++) {
             struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
-                                       dims[d]);
+                                      dims[d]);
             c.divergence = k % 3;
             c.own = k % 4 == 3;
             run_case(&c);
@@ -75,7 +75,7 @@ static void masks(void)
 {
     for (int k = 0; k < 12; k++) {
         struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
-                                   k % 4 == 3 ? 128 : 64);
+                                  k % 4 == 3 ? 128 : 64);
         c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
         c.causal = k % 2 == 0;
         c.left = k % 3 == 2 ? 20 : -1;

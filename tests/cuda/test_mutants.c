@@ -80,8 +80,8 @@ static void begin(struct subject *s, const char *kernel, int variant)
     if (tensor && !stream)
         sscanf(strchr(strchr(kernel, '_') + 1, '_'), "_%d", &dim);
     struct kit_case c = by_rows || by_columns || fused || forward ? kit_attention_case(70, 200, dim)
-                         : stream                                  ? kit_linear_case(70, 300, 264)
-                                                                   : kit_linear_case(70, 150, 40);
+                        : stream                                  ? kit_linear_case(70, 300, 264)
+                                                                  : kit_linear_case(70, 150, 40);
     c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
     c.place = KIT_ALIGNED;
     s->call = SKL_CALL_VALUE;

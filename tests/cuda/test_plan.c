@@ -314,7 +314,7 @@ static void splits(void)
     for (int k = 0; k < COUNT(table); k++)
         for (int d = 0; d < 3; d++) {
             struct kit_case c = table[k].linear ? kit_linear_case(20, 2100, table[k].dim)
-                                                 : kit_attention_case(20, 2100, table[k].dim);
+                                                : kit_attention_case(20, 2100, table[k].dim);
             struct kit_fixture f;
             double value[2];
             size_t bytes[2];
@@ -450,8 +450,7 @@ static void failures(void)
     for (int k = 0; k < 4; k++) {
         struct kit_case c = k % 2 ? kit_linear_case(20, 30, 24) : kit_attention_case(20, 30, 24);
         struct kit_fixture f;
-        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1,
-        c.place = KIT_ALIGNED;
+        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1, c.place = KIT_ALIGNED;
         c.bias[S] = k % 2;
         family_begin(&f, &c, 0, 2);
         test_device_reset();
@@ -528,7 +527,7 @@ static void partial(void)
     for (int k = 0; k < 9; k++) {
         int32_t type = k / 3 == 0 ? SKL_F32 : SKL_BF16;
         struct kit_case c = k / 3 == 1 ? kit_attention_case(70, 150, 64)
-                                        : kit_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
+                                       : kit_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
         struct kit_fixture f;
         struct skl_problem slice[2];
         struct skl_state *state[2];

@@ -107,7 +107,7 @@ static void rising(void)
     for (int k = 0; k < COUNT(table) * 3; k++) {
         int64_t dim = table[k / 3].dim;
         struct kit_case c = table[k / 3].use == SKL_LINEAR ? kit_linear_case(20, 200, dim)
-                                                            : kit_attention_case(20, 200, dim);
+                                                           : kit_attention_case(20, 200, dim);
         struct kit_fixture f;
         c.dtype[S] = c.dtype[T] = table[k / 3].type, c.place = KIT_ALIGNED;
         c.divergence = k % 3, c.spread = 15;
