@@ -89,6 +89,12 @@ struct kit_case kit_random_device_case(struct kit_random *r)
     return c;
 }
 
+/* A multiple of 8 stays one. */
+static int64_t half(int64_t dim)
+{
+    return dim % 8 == 0 ? dim / 16 * 8 : dim / 2;
+}
+
 void kit_shrink(struct kit_case *c, double multiplications)
 {
     while ((double)(kit_case_rows(c) * c->cols) * (double)(c->dim[S] + c->dim[T]) > multiplications) {
@@ -97,9 +103,9 @@ void kit_shrink(struct kit_case *c, double multiplications)
         else if (c->cols > 100)
             c->cols /= 2;
         else if (c->dim[T] > 40)
-            c->dim[T] /= 2;
+            c->dim[T] = half(c->dim[T]);
         else if (c->dim[S] > 40)
-            c->dim[S] /= 2;
+            c->dim[S] = half(c->dim[S]);
         else if (c->batch > 1)
             c->batch = 1;
         else if (c->heads > 1)

@@ -265,6 +265,30 @@ void test_device_reset(void)
 
 /* --------------------------------------------------------------------------------------------------- fixtures --- */
 
+static void send(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    emu_written(to, bytes);
+}
+
+static void fetch(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void spoil(void *p, size_t bytes)
+{
+    memset(p, KIT_CANARY, bytes);
+    emu_forget(p, bytes);
+}
+
+static void wait_for_nothing(void)
+{
+}
+
+static const struct kit_device far_memory = {emu_allocate, emu_release, send, fetch, spoil, wait_for_nothing};
+const struct kit_memory test_device_memory = {test_alloc, test_free, &far_memory};
+
 static struct skl_tensor *input(struct skl_problem *p, int k)
 {
     struct skl_tensor *each[KIT_INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,

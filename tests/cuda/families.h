@@ -51,20 +51,12 @@ static inline struct kit_case family_case(const struct family *f, int64_t rows, 
     return c;
 }
 
-/* Of each dx before the gradient products: 8 and 11 significant bits; of the coarser type, if the sides differ. */
-static inline double dx_rounding(const struct kit_case *c)
-{
-    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16,
-        f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
-    return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
-}
-
-/* Built, with expectations, in the device's memory. */
-static inline void family_begin(struct kit_fixture *f, const struct kit_case *c, int any_order, double row_factor)
+/* Built, with expectations, in the device's memory. 'rows' is that of struct kit_allowance. */
+static inline void family_begin(struct kit_fixture *f, const struct kit_case *c, int any_order, double rows)
 {
     test_build(f, c);
-    f->dx_rounding = dx_rounding(c);
-    f->row_factor = row_factor;
+    f->allow.rows = rows;
+    f->allow.rounds_dx = 1;
     f->p.any_order = any_order;
     kit_expect(f);
     test_device_adopt(f);

@@ -319,7 +319,7 @@ static void splits(void)
             double value[2];
             size_t bytes[2];
             c.dtype[S] = c.dtype[T] = table[k].type, c.divergence = d, c.place = KIT_ALIGNED, c.grads = 0;
-            family_begin(&f, &c, 0, 2);
+            family_begin(&f, &c, 0, 3);
             for (int many = 0; many < 2; many++) {
                 test_device.processors = many ? 108 : 1;
                 test_device_reset();
@@ -346,7 +346,7 @@ static void diagonal(void)
         struct kit_case c = tensor_core_case(200, 200, dims[k]);
         struct kit_fixture f;
         c.causal = 1, c.left = k == 1 ? 50 : -1;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_device_reset();
         test_context("diagonal, dim %d", (int)dims[k]);
         test_run(&f, KIT_TOGETHER);
@@ -376,7 +376,7 @@ static void slabs(void)
         c.lead = table[k].lead, c.heads = table[k].lead;
         c.bias[S] = 1, c.bias[T] = 1 + table[k].type;
         c.pad[T] = 9;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         f.p.workspace_limit = 1;
         test_context("slabs, case %d", k);
         CHECK(make_plan(&f, SKL_CALL_VALUE_AND_GRAD, 4, &plan) == SKL_BAD_ARGUMENT &&
@@ -409,7 +409,7 @@ static void own_workspace(void)
             c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F32, c.divergence = k % 3, c.own = k / 3,
             c.place = KIT_ALIGNED;
             c.bias[S] = k % 2;
-            family_begin(&f, &c, 0, 2);
+            family_begin(&f, &c, 0, 3);
             test_context("own workspace, case %d, call %d", k, (int)call);
             struct skl_outputs saved = kit_outputs(&f, 1, 0);
             saved.value = NULL;
@@ -452,7 +452,7 @@ static void failures(void)
         struct kit_fixture f;
         c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1, c.place = KIT_ALIGNED;
         c.bias[S] = k % 2;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_device_reset();
         test_context("failing launches, case %d", k);
         struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
@@ -533,7 +533,7 @@ static void partial(void)
         struct skl_state *state[2];
         c.dtype[S] = c.dtype[T] = type, c.divergence = k % 3, c.place = KIT_ALIGNED, c.grads = 0;
         c.bias[T] = c.use == SKL_LINEAR, c.weights = KIT_SOME_ZERO;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_context("partial, case %d", k);
         for (int i = 0; i < 2; i++) {
             int64_t first = i ? 66 : 0, n = i ? 84 : 66;
@@ -577,7 +577,7 @@ static void written(void)
         c.batch = 2, c.heads = 2, c.lead = 3, c.causal = k % 2 == 0, c.weights = KIT_SOME_ZERO;
         c.pad[S] = 3, c.pad[T] = 5;
         c.bias[S] = c.bias[T] = k % 2;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_context("what is written, case %d", k);
         struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         for (int i = 0; i < KIT_RESULTS; i++)

@@ -52,7 +52,7 @@ static void run_schedules(const struct family *family, const struct kit_case *c,
     struct results first = {0};
     char text[512];
     kit_describe(c, text, sizeof text);
-    family_begin(&f, c, family->any_order, 2);
+    family_begin(&f, c, family->any_order, 3);
     for (int k = 0; k < COUNT(orders) * 3; k += step) {
         test_device.options = (struct emu_options){
             .order = orders[k / 3].order, .copies = k % 3, .seed = orders[k / 3].seed};
