@@ -177,17 +177,12 @@ static void expect_the_same(struct kit_fixture *f)
 
 static void expect_dense(struct kit_fixture *f, enum kit_way way)
 {
-    struct skl_outputs out = kit_outputs(f, way != KIT_BACKWARD, KIT_GRAD_ALL);
     double skip_below = f->p.skip_below;
     f->p.skip_below = 0;
-    if (way == KIT_BACKWARD) {
-        struct skl_outputs saved = kit_outputs(f, 1, 0);
-        saved.value = NULL;
-        CHECK_STATUS(skl_value(&f->p, &saved), SKL_OK);
-        CHECK_STATUS(skl_backward(&f->p, &saved, &out), SKL_OK);
-    } else {
-        CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);
-    }
+    kit_outputs(f, 1, KIT_GRAD_ALL);
+    CHECK_STATUS(kit_call(f, way == KIT_BACKWARD ? SKL_CALL_VALUE : SKL_CALL_VALUE_AND_GRAD), SKL_OK);
+    if (way == KIT_BACKWARD)
+        CHECK_STATUS(kit_call(f, SKL_CALL_BACKWARD), SKL_OK);
     f->p.skip_below = skip_below;
     expect_the_same(f);
 }
