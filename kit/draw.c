@@ -51,6 +51,7 @@ static void draw_sides(struct kit_random *r, struct kit_case *c)
 struct kit_case kit_random_case(struct kit_random *r)
 {
     static const double temperatures[] = {1, 1, 0.5, 2.5}, betas[] = {0.5, 0.1, 0.9}, spreads[] = {1.5, 1.5, 0.3, 2.5};
+    static const unsigned grads[] = {KIT_GRAD_ALL, KIT_GRAD_STUDENT | KIT_GRAD_BIAS_S, 0}; /* 0: any */
     struct kit_case c = kit_chance(r, 2) ? kit_attention_case(1, 1, 1) : kit_linear_case(1, 1, 1);
     draw_sizes(r, &c);
     draw_sides(r, &c);
@@ -68,7 +69,9 @@ struct kit_case kit_random_case(struct kit_random *r)
     if (c.weights == KIT_SIGNED)
         c.reduction = SKL_SUM; /* a mean by weights that may cancel is not a mean */
     c.layout = (int)kit_between(r, 0, KIT_LAYOUTS - 1), c.place = (int)kit_between(r, 0, KIT_PLACES - 1);
-    c.grads = kit_chance(r, 2) ? KIT_GRAD_ALL : (unsigned)kit_between(r, 1, KIT_GRAD_ALL);
+    c.grads = KIT_PICK(r, grads);
+    if (!c.grads)
+        c.grads = (unsigned)kit_between(r, 1, KIT_GRAD_ALL);
     c.own = kit_chance(r, 2), c.threads = kit_chance(r, 8) ? (int)kit_between(r, 0, 3) : 1;
     return c;
 }

@@ -152,7 +152,7 @@ int command_check(int argc, char **argv)
         struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r) : kit_random_case(&r);
         c.divergence = k % KIT_DIVERGENCE_COUNT;
         c.threads = threads ? (int)threads : (int)kit_between(&r, 1, 3);
-        kit_shrink(&c, quick ? 2e5 : 1e6);
+        kit_shrink(&c, quick ? 2e5 : 8e5);
         check_one(&checker, &c, device, isa, &r);
         if (progress_show(&progress, (k + 1.0) / all)) {
             progress_end(&progress);
