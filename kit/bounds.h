@@ -7,8 +7,8 @@
  *   the value             sum_i |g_i| times that of the loss
  *   a row of a gradient   5e-6 of its largest entry, plus the most that any of its entries may move by rounding:
  *                             min(3 sqrt(sum e^2 + d^2), sum 3 e + d)    over all columns (rows, for b and the bias)
- *                         e = rows 2^-24 size sensitivity slope |operand|      one rounding of a column's logit and LSEs
- *                         d = unit |dx| |operand|                              one rounding of dx to 16 bits, on a device
+ *                         e = rows 2^-24 size sensitivity slope |operand|      one rounding of a logit and its LSEs
+ *                         d = unit |dx| |operand|                              one rounding of dx to 16 bits (a device)
  *   an output in 16 bits  half a unit in its last place more
  */
 #ifndef KIT_BOUNDS_H

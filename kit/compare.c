@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* An error as a part of its bound, after taking off what rounding to the output's dtype may have moved it. Never NaN, so
- * that the largest can be taken; equal infinities are equal. */
+/* An error as a part of its bound, after taking off what rounding to the output's dtype may have moved it. Never NaN,
+ * so that the largest can be taken; equal infinities are equal. */
 static double part(double got, double want, double rounding, double bound)
 {
     double error = got == want ? 0 : fabs(got - want);

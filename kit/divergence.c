@@ -25,7 +25,8 @@ static void reverse_kl(const struct skl_problem *p, const struct skl_reference_r
     kl(e->q, e->p, e->log_q - e->log_p, r->loss, &on[S], &on[T]);
 }
 
-/* dz_P = beta p (log(p/m) - KL(p || m)), and alike with q and 1 - beta. |log(p/m)| grows by less than 1 where log p does. */
+/* dz_P = beta p (log(p/m) - KL(p || m)), and alike with q and 1 - beta. log(p/m) moves by less than 1 where log p moves
+ * by 1. */
 static void jsd(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e, double on[2])
 {
     double m = p->beta * e->p + (1 - p->beta) * e->q;

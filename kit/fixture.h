@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A case built into a problem: operands, outputs and, once kit_expect() has been called, what the outputs should hold and
- * how far off they may be. Everything is on the host; a fixture for a device has a copy of its memory there, too.
+ * A case built into a problem: operands, outputs and, once kit_expect() has been called, what the outputs should hold
+ * and how far off they may be. Everything is on the host; a fixture for a device has a copy of its memory there, too.
  */
 #ifndef KIT_FIXTURE_H
 #define KIT_FIXTURE_H

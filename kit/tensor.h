@@ -57,7 +57,7 @@ int kit_take(struct kit_tensor *t, double *values);
 /* Rounding to the type can be this far off: half an ulp of the larger of the two, 0 for f32. */
 double kit_half_ulp(int32_t dtype, double got, double want);
 
-/* data moved by 'first' rows of a matrix (dimension ndim - 2; the elements of a vector), and that dimension cut to n. */
+/* data moved by 'first' rows of a matrix (dimension ndim - 2; the elements of a vector), that dimension cut to n. */
 struct skl_tensor kit_slice(struct skl_tensor t, int64_t first, int64_t n);
 
 #endif

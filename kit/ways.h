@@ -36,8 +36,8 @@ int kit_succeeds(struct kit_outcome *outcome, enum skl_status status);
 
 /* What was written to 'out', which kit_outputs() gave, is taken out and compared. Adds to the outcome. */
 void kit_compare(struct kit_fixture *f, struct skl_outputs *out, struct kit_outcome *outcome);
-/* Numbers for all elements of one result, which may be off by 'slack' besides their bound. NULL: by what rounding to the
- * output's dtype may do. */
+/* Numbers for all elements of one result, which may be off by 'slack' besides their bound. NULL: by what rounding to
+ * the output's dtype may do. */
 void kit_compare_with(struct kit_fixture *f, int result, const double *got, const double *slack,
                       struct kit_outcome *outcome);
 /* One element of a result against the expected one, as a part of its bound. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kit's cases in guarded memory, drawn from the test's random numbers, with a check for everything that the kit finds.
+ * The kit's cases in guarded memory, drawn from the test's random numbers, with a check for everything that the kit
+ * finds.
  */
 #ifndef TEST_CASES_H
 #define TEST_CASES_H
 
+#include "../kit/divergence.h"
 #include "../kit/ways.h"
 #include "test.h"
 

@@ -7,7 +7,7 @@
 
 static void every_divergence(struct kit_case c)
 {
-    for (c.divergence = 0; c.divergence < 3; c.divergence++) test_all_ways(&c);
+    for (c.divergence = 0; c.divergence < KIT_DIVERGENCE_COUNT; c.divergence++) test_all_ways(&c);
 }
 
 static void masks(void)
@@ -60,7 +60,7 @@ static void subsets(void)
     for (unsigned grads = 1; grads <= KIT_GRAD_ALL; grads++) {
         struct kit_case c = kit_linear_case(17, 40, 9);
         c.bias[S] = c.bias[T] = 1;
-        c.grads = grads, c.divergence = (int)(grads % 3);
+        c.grads = grads, c.divergence = (int)(grads % KIT_DIVERGENCE_COUNT);
         if (!test_quick() || grads % 9 == 0)
             test_all_ways(&c);
     }
@@ -76,7 +76,7 @@ static void layouts(void)
                 c.layout = layout, c.place = place;
                 c.dtype[S] = place, c.dtype[T] = (place + layout) % 3, c.own = 1;
                 c.ranges = place == 0, c.weights = place;
-                c.divergence = (layout + place) % 3;
+                c.divergence = (layout + place) % KIT_DIVERGENCE_COUNT;
                 test_all_ways(&c);
             }
 }

@@ -23,16 +23,17 @@ const struct kit_memory *memory_of(int device);
 /* The call; a failure is a sentence and an exit, with EXIT_INTERRUPTED when the progress callback cancelled it. */
 void must_call(struct kit_fixture *f, enum skl_call call);
 
-/* Floating-point operations of the matrix products alone, over the visible (row, column) pairs: two products for a value,
- * four with the student's gradients. */
+/* Floating-point operations of the matrix products alone, over the visible (row, column) pairs: two products for a
+ * value, four with the student's gradients. */
 double flops_of(const struct kit_fixture *f, enum skl_call call);
 
-/* The worst error of each column, relative to the number itself (plus 1/2) or to the largest entry of a gradient's row (plus
- * what rounding of the logits does, where that is granted), and what it may be at most. -1: nothing was compared. */
+/* The worst error of each column, relative to the number itself (plus 1/2) or to the largest entry of a gradient's
+ * row (plus what rounding of the logits does, where that is granted). -1: nothing was compared. */
 struct errors {
     double of[KIT_COLUMNS];
 };
 
+/* What it may be at most. */
 double error_at_most(const struct kit_allowance *allow, enum kit_column column);
 struct errors errors_of(const struct kit_outcome *outcome, const struct kit_allowance *allow);
 double errors_largest(const struct errors *e);

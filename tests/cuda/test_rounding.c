@@ -7,8 +7,6 @@
  */
 #include "families.h"
 
-#include "../../kit/divergence.h"
-
 static const struct mode {
     const char *name;
     int truncate, perturb;
