@@ -130,7 +130,7 @@ format: $(VENV)/bin/python
 	@for hook in clang-format ruff-check ruff-format; do $(VENV)/bin/pre-commit run --all-files $$hook; done; git diff --stat
 
 # clang-tidy 14 with the file in the root. It needs no build, only the commands. FILES=regex: only those.
-FILES ?= /(src|tools|tests)/
+FILES ?= /(src|kit|tools|tests)/
 tidy:
 	@command -v run-clang-tidy >/dev/null || { echo "make: clang-tidy is needed (apt install clang-tidy)"; exit 1; }
 	@test -f $(BUILD)/tidy/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON; }

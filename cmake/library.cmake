@@ -6,7 +6,6 @@ set(sources
   src/check.c
   src/error.c
   src/partial.c
-  src/reference.c
   src/tensor.c
   src/work.c
   src/cpu/block.c
@@ -15,7 +14,6 @@ set(sources
   src/cpu/grad.c
   src/cpu/grad_sparse.c
   src/cpu/isa.c
-  src/cpu/peak.c
   src/cpu/plan.c
   src/cpu/results.c
   src/cpu/run.c

@@ -99,79 +99,64 @@ uint64_t test_seed(void)
     return seed;
 }
 
-static uint64_t random_state;
+struct kit_random test_numbers;
 
 void test_reseed(uint64_t from)
 {
-    random_state = from;
+    test_numbers.state = from;
 }
 
-/* splitmix64 */
 uint64_t test_random(void)
 {
-    uint64_t z = random_state += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
+    return kit_bits(&test_numbers);
 }
 
 int64_t test_between(int64_t least, int64_t most)
 {
-    return least + (int64_t)(test_random() % (uint64_t)(most - least + 1));
+    return kit_between(&test_numbers, least, most);
 }
 
 int test_chance(int one_in)
 {
-    return test_between(1, one_in) == 1;
+    return kit_chance(&test_numbers, one_in);
 }
 
 double test_uniform(void)
 {
-    return (double)(test_random() >> 11) * 0x1p-53;
+    return kit_uniform(&test_numbers);
 }
 
 double test_normal(void)
 {
-    double radius = sqrt(-2 * log(1 - test_uniform()));
-    return radius * cos(6.283185307179586 * test_uniform());
+    return kit_normal(&test_numbers);
 }
 
 /* --------------------------------------------------------------------------------------------- guarding --- */
 
-struct test_buffer test_alloc(size_t size, size_t element, enum test_place place)
+struct kit_buffer test_alloc(size_t size, size_t element, enum kit_place place)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t inside = (size + element + page - 1) / page * page;
-    struct test_buffer b = {NULL, NULL, inside + 2 * page, size};
-    b.map = mmap(NULL, b.map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b.map == MAP_FAILED || mprotect(b.map, page, PROT_NONE) || mprotect(b.map + page + inside, page, PROT_NONE)) {
-        printf("%s: cannot map %zu bytes\n", test_name, b.map_size);
+    unsigned char *map = mmap(NULL, inside + 2 * page, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED || mprotect(map, page, PROT_NONE) || mprotect(map + page + inside, page, PROT_NONE)) {
+        printf("%s: cannot map %zu bytes\n", test_name, inside + 2 * page);
         exit(1);
     }
-    b.data = place == TEST_AT_END ? b.map + page + inside - size : b.map + page + (place == TEST_ODD ? element : 0);
-    return b;
+    unsigned char *first = map + page;
+    return (struct kit_buffer){.data = place == KIT_AT_END ? first + inside - size
+                                                           : first + (place == KIT_ODD ? element : 0),
+                               .inside = first,
+                               .size = size,
+                               .inside_size = inside};
 }
 
-void test_free(struct test_buffer *b)
-{
-    if (b->map)
-        munmap(b->map, b->map_size);
-    b->map = b->data = NULL;
-}
-
-void test_fill_canary(struct test_buffer *b)
+void test_free(struct kit_buffer *b)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    memset(b->map + page, TEST_CANARY, b->map_size - 2 * page);
-}
-
-int test_is_canary(const struct test_buffer *b)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const unsigned char *first = b->map + page;
-    size_t size = b->map_size - 2 * page;
-    /* Every byte equals its neighbour and the first is the canary. */
-    return first[0] == TEST_CANARY && memcmp(first, first + 1, size - 1) == 0;
+    if (b->inside)
+        munmap(b->inside - page, b->inside_size + 2 * page);
+    b->inside = b->data = NULL;
 }
 
 double test_cpu_seconds(void)

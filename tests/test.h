@@ -9,6 +9,9 @@
 #ifndef TEST_H
 #define TEST_H
 
+#include "../kit/memory.h"
+#include "../kit/random.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,7 +55,8 @@ int test_quick(void); /* 1 under STREAMKL_TEST_QUICK */
 int test_cases(int full, int quick);
 uint64_t test_seed(void);
 
-/* Random numbers, the same on every machine. */
+/* Random numbers, the same on every machine: those of kit/random.h, from one state. */
+extern struct kit_random test_numbers;
 void test_reseed(uint64_t from);
 uint64_t test_random(void);
 int64_t test_between(int64_t least, int64_t most); /* both included */
@@ -64,28 +68,10 @@ double test_normal(void);
 
 /* --------------------------------------------------------------------------------------------- guarding --- */
 
-/* Memory between two pages that may not be touched. Where it lies between them: */
-enum test_place {
-    TEST_AT_END,   /* the last byte is next to the upper page: an overrun of one element is a crash */
-    TEST_AT_START, /* the first byte is next to the lower page: page aligned, an underrun is a crash */
-    TEST_ODD,      /* one element above a page boundary: aligned to nothing but the element */
-    TEST_PLACES
-};
-
-struct test_buffer {
-    unsigned char *map;
-    unsigned char *data;
-    size_t map_size, size;
-};
-
-struct test_buffer test_alloc(size_t size, size_t element, enum test_place place);
-void test_free(struct test_buffer *b);
-
-/* Fills everything between the guard pages with the canary, whose value is a NaN in f32, bf16 and f16. */
-#define TEST_CANARY 0xFF
-void test_fill_canary(struct test_buffer *b);
-/* 1 if every byte between the guard pages is the canary, that is: nothing was written. */
-int test_is_canary(const struct test_buffer *b);
+/* Memory between two pages that may not be touched: KIT_AT_END makes an overrun of one byte a crash, KIT_ALIGNED an
+ * underrun. */
+struct kit_buffer test_alloc(size_t size, size_t element, enum kit_place place);
+void test_free(struct kit_buffer *b);
 
 /* CPU time of this process in seconds. */
 double test_cpu_seconds(void);

@@ -14,7 +14,7 @@ int main(void)
         if (only && atoi(only) != k)
             continue;
         test_reseed(test_seed() * 1000003 + (uint64_t)k);
-        struct test_case c = test_random_case();
+        struct kit_case c = test_random_case();
         if (test_all_ways(&c) > 0)
             printf("test_engine: that was case %d of seed %llu\n", k, (unsigned long long)test_seed());
     }

@@ -11,25 +11,25 @@ enum { VALUE = 1, GRAD = 2, BACKWARD = 4, PARTIAL = 8, FINISH = 16, SIZE = 32, A
 /* skl_finish reads shapes and weights only. */
 enum { READERS = ALL & ~FINISH, WRITERS = VALUE | GRAD | FINISH, DERIVING = GRAD | BACKWARD };
 
-static struct test_fixture attention, linear;
+static struct kit_fixture attention, linear;
 enum { STATES = 64 };
 
 /* A call that would succeed; rules change one thing of it. */
 struct args {
-    struct test_fixture *f;
+    struct kit_fixture *f;
     struct skl_problem p, *problem;
     struct skl_outputs out, saved, *to, *from;
     struct skl_state state[STATES], *states;
     double value;
 };
 
-static void fresh(struct args *x, struct test_fixture *f)
+static void fresh(struct args *x, struct kit_fixture *f)
 {
     memset(x, 0, sizeof *x);
-    memset(x->state, TEST_CANARY, sizeof x->state);
+    memset(x->state, KIT_CANARY, sizeof x->state);
     x->f = f;
     x->p = f->p, x->problem = &x->p;
-    x->out = test_outputs(f, 1, GRAD_ALL), x->to = &x->out;
+    x->out = kit_outputs(f, 1, KIT_GRAD_ALL), x->to = &x->out;
     x->saved = skl_no_outputs(), x->from = &x->saved;
     x->states = x->state;
     x->value = -7;
@@ -39,7 +39,7 @@ static void fresh(struct args *x, struct test_fixture *f)
 /* The outputs as this call takes them: no gradients in value and finish, no rows in backward. */
 static enum skl_status call(struct args *x, int which)
 {
-    static struct test_tensor rows[5];
+    static struct kit_tensor rows[5];
     struct skl_outputs out = x->out, *to = x->to ? &out : NULL, *from = x->from;
     struct skl_tensor none = {0};
     size_t bytes;
@@ -47,15 +47,16 @@ static enum skl_status call(struct args *x, int which)
         out.s.a = out.s.b = out.s.bias = out.t.a = out.t.b = out.t.bias = none;
     if (which == BACKWARD) {
         out.value = NULL;
-        for (int k = LOSS; k <= KL_T; k++) { /* saved rows of their own, of any value */
-            if (!rows[k].t.data || rows[k].t.ndim != x->f->out[LOSS].t.ndim) {
-                test_tensor_free(&rows[k]);
-                rows[k] = test_tensor(SKL_F32, x->f->out[LOSS].t.ndim, x->f->out[LOSS].t.shape, 0, TEST_DENSE, 0);
-                test_fill(&rows[k].t, 1);
+        for (int k = KIT_LOSS; k <= KIT_KL_T; k++) { /* saved rows of their own, of any value */
+            if (!rows[k].t.data || rows[k].t.ndim != x->f->out[KIT_LOSS].t.ndim) {
+                kit_tensor_free(&test_memory, &rows[k]);
+                rows[k] = kit_tensor(&test_memory, SKL_F32, x->f->out[KIT_LOSS].t.ndim, x->f->out[KIT_LOSS].t.shape, 0,
+                                     KIT_DENSE, 0);
+                kit_fill(&rows[k].t, 1);
             }
-            *test_slot(&out, k) = none;
-            if (from && !test_slot(from, k)->data && (k < KL_S || x->p.divergence == SKL_JSD))
-                *test_slot(from, k) = rows[k].t;
+            *kit_slot(&out, k) = none;
+            if (from && !kit_slot(from, k)->data && (k < KIT_KL_S || x->p.divergence == SKL_JSD))
+                *kit_slot(from, k) = rows[k].t;
         }
     }
     switch (which) {
@@ -72,10 +73,8 @@ static int nothing_written(const struct args *x)
 {
     int clean = x->value == -7;
     const unsigned char *bytes = (const unsigned char *)x->state;
-    for (size_t i = 0; i < sizeof x->state; i++)
-        clean &= bytes[i] == TEST_CANARY;
-    for (int k = 0; k < OUTPUTS; k++)
-        clean &= !x->f->out[k].t.data || test_is_canary(&x->f->out[k].memory);
+    for (size_t i = 0; i < sizeof x->state; i++) clean &= bytes[i] == KIT_CANARY;
+    for (int k = 0; k < KIT_RESULTS; k++) clean &= !x->f->out[k].t.data || kit_is_canary(&x->f->out[k].memory);
     return clean;
 }
 
@@ -93,7 +92,7 @@ static void refused(struct args *x, int calls, enum skl_status status, const cha
         CHECK(strstr(said, value), "the sentence \"%s\" does not give \"%s\"", said, value);
         CHECK(!strncmp(said, "cannot use ", 11) && strchr(said, ':'), "the sentence is \"%s\"", said);
         CHECK(nothing_written(x), "something was written");
-        memset(x->state, TEST_CANARY, sizeof x->state);
+        memset(x->state, KIT_CANARY, sizeof x->state);
     }
 }
 
@@ -195,8 +194,8 @@ static void operands(void)
 
 static void rows(void)
 {
-    RULE(READERS, "begin.dtype", "0", (x.p.begin = x.f->out[LSE_S].t));
-    RULE(READERS, "end.dtype", "0", (x.p.end = x.f->out[LSE_S].t));
+    RULE(READERS, "begin.dtype", "0", (x.p.begin = x.f->out[KIT_LSE_S].t));
+    RULE(READERS, "end.dtype", "0", (x.p.end = x.f->out[KIT_LSE_S].t));
     RULE(ALL, "weight.dtype", "1", (x.p.weight = x.f->p.weight, x.p.weight.dtype = SKL_BF16));
     RULE(ALL, "weight.ndim", "2", (x.p.weight.ndim = 2));
     RULE(ALL, "weight.shape[1]", "5", (x.p.weight.shape[1] = 5));
@@ -251,7 +250,7 @@ static void between_calls(void)
     CHECK_STATUS(skl_value(&x.p, &x.out), SKL_BAD_ARGUMENT);
     CHECK(strstr(skl_last_error(), "out.s"), "said \"%s\"", skl_last_error());
     test_context("rows in skl_backward");
-    x.saved = test_outputs(&attention, 1, 0);
+    x.saved = kit_outputs(&attention, 1, 0);
     CHECK_STATUS(skl_backward(&x.p, &x.saved, &x.out), SKL_BAD_ARGUMENT);
     CHECK(strstr(skl_last_error(), "out."), "said \"%s\"", skl_last_error());
     test_context("what a backward needs");
@@ -259,19 +258,20 @@ static void between_calls(void)
         int divergence, missing;
         unsigned grads;
     } needs[] = {
-        {SKL_FORWARD_KL, LSE_S, GRAD_A_S}, {SKL_FORWARD_KL, LSE_T, GRAD_A_S}, {SKL_FORWARD_KL, LOSS, GRAD_B_T},
-        {SKL_REVERSE_KL, LOSS, GRAD_A_S},  {SKL_JSD, KL_S, GRAD_B_S},         {SKL_JSD, KL_T, GRAD_A_T},
+        {SKL_FORWARD_KL, KIT_LSE_S, KIT_GRAD_A_S}, {SKL_FORWARD_KL, KIT_LSE_T, KIT_GRAD_A_S},
+        {SKL_FORWARD_KL, KIT_LOSS, KIT_GRAD_B_T},  {SKL_REVERSE_KL, KIT_LOSS, KIT_GRAD_A_S},
+        {SKL_JSD, KIT_KL_S, KIT_GRAD_B_S},         {SKL_JSD, KIT_KL_T, KIT_GRAD_A_T},
     };
     for (int k = 0; k < COUNT(needs); k++) {
-        struct skl_outputs saved = test_outputs(&attention, 1, 0), out = test_outputs(&attention, 0, needs[k].grads);
+        struct skl_outputs saved = kit_outputs(&attention, 1, 0), out = kit_outputs(&attention, 0, needs[k].grads);
         if (needs[k].divergence == SKL_JSD) { /* any rows will do: the call is refused */
-            *test_slot(&saved, needs[k].missing == KL_S ? KL_T : KL_S) = saved.loss;
+            *kit_slot(&saved, needs[k].missing == KIT_KL_S ? KIT_KL_T : KIT_KL_S) = saved.loss;
         }
-        test_slot(&saved, needs[k].missing)->data = NULL;
+        kit_slot(&saved, needs[k].missing)->data = NULL;
         x.p.divergence = needs[k].divergence;
         CHECK_STATUS(skl_backward(&x.p, &saved, &out), SKL_BAD_ARGUMENT);
-        CHECK(strstr(skl_last_error(), test_output_name[needs[k].missing]), "said \"%s\", missing %s", skl_last_error(),
-              test_output_name[needs[k].missing]);
+        CHECK(strstr(skl_last_error(), kit_results[needs[k].missing].name), "said \"%s\", missing %s", skl_last_error(),
+              kit_results[needs[k].missing].name);
     }
     test_context("merge");
     CHECK_STATUS(skl_merge(-1, x.state, x.state), SKL_BAD_ARGUMENT);
@@ -297,13 +297,12 @@ static void between_calls(void)
 /* The calls that were to be broken do succeed unbroken, or the rules above would prove nothing. */
 static void unbroken(void)
 {
-    struct test_fixture *both[] = {&attention, &linear};
+    struct kit_fixture *both[] = {&attention, &linear};
     for (int k = 0; k < 2; k++)
         for (int which = 1; which <= SIZE; which *= 2) {
             struct args x;
             fresh(&x, both[k]);
-            for (int i = 0; i < STATES; i++)
-                x.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
+            for (int i = 0; i < STATES; i++) x.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
             test_context("unbroken, call %d", which);
             CHECK_STATUS(call(&x, which), SKL_OK);
         }
@@ -325,10 +324,8 @@ static void messages(void)
     pthread_create(&thread, NULL, error_elsewhere, &empty);
     pthread_join(thread, NULL);
     CHECK(empty, "another thread sees this thread's message");
-    for (int s = -1; s < 9; s++)
-        CHECK(skl_status_string((enum skl_status)s) != NULL, "status %d has no string", s);
-    for (int i = -1; i < 9; i++)
-        CHECK(skl_isa_name((enum skl_isa)i) != NULL, "instruction set %d has no name", i);
+    for (int s = -1; s < 9; s++) CHECK(skl_status_string((enum skl_status)s) != NULL, "status %d has no string", s);
+    for (int i = -1; i < 9; i++) CHECK(skl_isa_name((enum skl_isa)i) != NULL, "instruction set %d has no name", i);
     CHECK(!strcmp(skl_isa_name((enum skl_isa)77), "unknown"), "isa 77 is %s", skl_isa_name((enum skl_isa)77));
 }
 
@@ -336,11 +333,11 @@ int main(void)
 {
     test_begin("test_errors");
     CHECK(skl_last_error()[0] == 0, "no call failed, yet the message is \"%s\"", skl_last_error());
-    struct test_case c = test_attention_case(5, 6, 4);
-    c.batch = 2, c.heads = 4, c.key_heads[S] = 2, c.weights = TEST_POSITIVE, c.dtype[S] = SKL_BF16;
+    struct kit_case c = kit_attention_case(5, 6, 4);
+    c.batch = 2, c.heads = 4, c.key_heads[S] = 2, c.weights = KIT_POSITIVE, c.dtype[S] = SKL_BF16;
     test_build(&attention, &c);
-    c = test_linear_case(5, 6, 4);
-    c.lead = 2, c.heads = 2, c.bias[S] = c.bias[T] = 1, c.weights = TEST_POSITIVE;
+    c = kit_linear_case(5, 6, 4);
+    c.lead = 2, c.heads = 2, c.bias[S] = c.bias[T] = 1, c.weights = KIT_POSITIVE;
     test_build(&linear, &c);
     unbroken();
     numbers();

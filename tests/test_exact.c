@@ -49,10 +49,10 @@ static struct skl_grads grads_of(struct shape n, int side, int first, int column
 static void spoil_outputs(void)
 {
     value = NAN;
-    memset(rows_out, TEST_CANARY, sizeof rows_out);
-    memset(grad_a, TEST_CANARY, sizeof grad_a);
-    memset(grad_b, TEST_CANARY, sizeof grad_b);
-    memset(grad_bias, TEST_CANARY, sizeof grad_bias);
+    memset(rows_out, KIT_CANARY, sizeof rows_out);
+    memset(grad_a, KIT_CANARY, sizeof grad_a);
+    memset(grad_b, KIT_CANARY, sizeof grad_b);
+    memset(grad_bias, KIT_CANARY, sizeof grad_bias);
 }
 
 /* All results of the rows: loss, kl_s, kl_t (JSD), m and l of both sides; with the LSEs or without. */
@@ -88,7 +88,7 @@ static void recomputed(struct skl_problem p, struct shape n)
 {
     struct skl_outputs o = skl_no_outputs();
     o.s = grads_of(n, S, 0, n.columns), o.t = grads_of(n, T, 0, n.columns);
-    p.workspace_limit = test_least_limit(&p, SKL_CALL_VALUE_AND_GRAD, &o);
+    p.workspace_limit = kit_least_limit(&p, SKL_CALL_VALUE_AND_GRAD, &o);
     together(&p, n);
 }
 

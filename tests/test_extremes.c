@@ -8,21 +8,21 @@
 static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
 
 /* All ways on all instruction sets, the bounds widened by what the rounding of logits of this size does. */
-static void run_everywhere(struct test_fixture *f, double logit, const char *name)
+static void run_everywhere(struct kit_fixture *f, double logit, const char *name)
 {
-    test_expect(f);
+    kit_expect(f);
     double ulp = 4 * 0x1p-24 * logit;
-    for (int k = 0; k < OUTPUTS; k++)
-        for (int64_t i = 0; f->want[k] && i < test_count(&f->out[k].t); i++)
+    for (int k = 0; k < KIT_RESULTS; k++)
+        for (int64_t i = 0; f->want[k] && i < kit_count(&f->out[k].t); i++)
             /* A gradient feels the rounding of a logit in proportion to the largest it could be, |operand| <= 8. */
-            f->bound[k][i] += k < A_S ? ulp : ulp * 8 * fabs(skl_reference_upstream(&f->p, 0));
+            f->bound[k][i] += k < KIT_A_S ? ulp : ulp * 8 * fabs(skl_reference_upstream(&f->p, 0));
     f->value_bound += ulp * (f->c.reduction == SKL_SUM ? (double)f->c.rows : 1);
     for (int k = 0; k < COUNT(isas); k++) {
         if (!skl_isa_available(isas[k]))
             continue;
         f->p.isa = isas[k];
         test_context("%s, %s, divergence %d", name, skl_isa_name(isas[k]), f->c.divergence);
-        for (int way = 0; way < WAYS; way++) test_run(f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(f, way);
     }
 }
 
@@ -30,13 +30,13 @@ static void run_everywhere(struct test_fixture *f, double logit, const char *nam
 static void with_logits(const char *name, int64_t cols, double largest, double (*logit)(int side, int64_t column))
 {
     for (int d = 0; d < 3; d++) {
-        struct test_fixture f;
-        struct test_case c = test_linear_case(5, cols, 3);
+        struct kit_fixture f;
+        struct kit_case c = kit_linear_case(5, cols, 3);
         c.divergence = d, c.bias[S] = c.bias[T] = 1, c.beta = 0.4;
         test_build(&f, &c);
         for (int side = 0; side < 2; side++) {
-            test_fill(&f.in[3 * side].t, 0);
-            for (int64_t j = 0; j < cols; j++) test_set(&f.in[3 * side + 2].t, j, logit(side, j));
+            kit_fill(&f.in[3 * side].t, 0);
+            for (int64_t j = 0; j < cols; j++) kit_set(&f.in[3 * side + 2].t, j, logit(side, j));
         }
         run_everywhere(&f, largest, name);
         test_destroy(&f);
@@ -89,18 +89,18 @@ static void closed_columns(void)
 {
     for (int d = 0; d < 3; d++)
         for (int closed = 1; closed <= 3; closed++) {
-            struct test_fixture f;
-            struct test_case c = test_linear_case(9, 110, 6);
+            struct kit_fixture f;
+            struct kit_case c = kit_linear_case(9, 110, 6);
             c.divergence = d, c.bias[S] = c.bias[T] = 1;
             int infinite = (d == SKL_FORWARD_KL && closed == 1) || (d == SKL_REVERSE_KL && closed == 2);
-            c.grads = !infinite ? GRAD_ALL : GRAD_A_S | GRAD_B_S | GRAD_BIAS_S;
+            c.grads = !infinite ? KIT_GRAD_ALL : KIT_GRAD_A_S | KIT_GRAD_B_S | KIT_GRAD_BIAS_S;
             if (infinite && d == SKL_REVERSE_KL)
-                c.grads = GRAD_A_T | GRAD_B_T | GRAD_BIAS_T;
+                c.grads = KIT_GRAD_A_T | KIT_GRAD_B_T | KIT_GRAD_BIAS_T;
             test_build(&f, &c);
             for (int64_t j = 0; j < c.cols; j++)
                 for (int side = 0; side < 2; side++)
                     if ((closed >> side & 1) && (j % 7 == 2 || j >= 96)) /* some, and a whole tile */
-                        test_set(&f.in[3 * side + 2].t, j, -INFINITY);
+                        kit_set(&f.in[3 * side + 2].t, j, -INFINITY);
             run_everywhere(&f, 0, closed == 1 ? "student closed" : closed == 2 ? "teacher closed" : "both closed");
             test_destroy(&f);
         }
@@ -111,22 +111,22 @@ static void closed_rows(void)
 {
     for (int d = 0; d < 3; d++)
         for (int closed = 1; closed <= 3; closed++) {
-            struct test_fixture f;
-            struct test_case c = test_linear_case(3, 10, 2);
+            struct kit_fixture f;
+            struct kit_case c = kit_linear_case(3, 10, 2);
             c.divergence = d, c.bias[S] = c.bias[T] = 1, c.grads = 0;
             test_build(&f, &c);
             for (int side = 0; side < 2; side++)
                 if (closed >> side & 1)
-                    test_fill(&f.in[3 * side + 2].t, -INFINITY);
-            test_expect(&f);
+                    kit_fill(&f.in[3 * side + 2].t, -INFINITY);
+            kit_expect(&f);
             for (int k = 0; k < COUNT(isas); k++)
                 if (skl_isa_available(isas[k])) {
                     f.p.isa = isas[k];
                     test_context("no mass on side(s) %d, %s, divergence %d", closed, skl_isa_name(isas[k]), d);
-                    struct skl_outputs out = test_outputs(&f, 1, 0);
+                    struct skl_outputs out = kit_outputs(&f, 1, 0);
                     CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
                     for (int64_t i = 0; closed < 3 && i < c.rows; i++)
-                        CHECK(!isnan(test_get(&f.out[LOSS].t, i)), "loss is NaN");
+                        CHECK(!isnan(kit_get(&f.out[KIT_LOSS].t, i)), "loss is NaN");
                     if (closed == 3)
                         test_compare(&f, &out, "value");
                 }
@@ -137,25 +137,25 @@ static void closed_rows(void)
 /* -------------------------------------------------------------------------------------------------- NaN --- */
 
 /* Makes every expectation that the poison reaches "anything": by the mask, row i and column j meet. */
-static void check_others(struct test_fixture *f, const char *name)
+static void check_others(struct kit_fixture *f, const char *name)
 {
-    struct skl_outputs out = test_outputs(f, 1, GRAD_ALL);
+    struct skl_outputs out = kit_outputs(f, 1, KIT_GRAD_ALL);
     out.value = NULL;
     CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);
-    for (int k = 0; k < OUTPUTS; k++) {
+    for (int k = 0; k < KIT_RESULTS; k++) {
         if (!f->want[k])
             continue;
         int64_t bad = 0, tamed = 0, at = -1;
-        for (int64_t i = 0; i < test_count(&f->out[k].t); i++) {
-            double got = test_get(&f->out[k].t, i);
+        for (int64_t i = 0; i < kit_count(&f->out[k].t); i++) {
+            double got = kit_get(&f->out[k].t, i);
             if (!isnan(f->want[k][i]) && !test_within(got, f->want[k][i], f->bound[k][i]))
                 bad++, at = i;
-            if (isnan(f->want[k][i]) && k < A_S && !isnan(got))
+            if (isnan(f->want[k][i]) && k < KIT_A_S && !isnan(got))
                 tamed++;
         }
         CHECK(bad == 0, "%s: NaN spread to %lld elements of %s, the last at %lld", name, (long long)bad,
-              test_output_name[k], (long long)at);
-        CHECK(tamed == 0, "%s: %lld rows of %s hide a NaN", name, (long long)tamed, test_output_name[k]);
+              kit_results[k].name, (long long)at);
+        CHECK(tamed == 0, "%s: %lld rows of %s hide a NaN", name, (long long)tamed, kit_results[k].name);
     }
 }
 
@@ -172,11 +172,11 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
                                         "in a padded column",
                                         "in a column no row sees",
                                         "beside the range of all rows"};
-    struct test_fixture f;
-    struct test_case c = test_attention_case(where == BESIDE_THE_RANGE ? RANGE_ROWS : 40, 60, 10);
+    struct kit_fixture f;
+    struct kit_case c = kit_attention_case(where == BESIDE_THE_RANGE ? RANGE_ROWS : 40, 60, 10);
     c.causal = where != BESIDE_THE_RANGE, c.divergence = d, c.ranges = where == BESIDE_THE_RANGE;
     if (where == IN_WEIGHTLESS_ROW)
-        c.weights = TEST_POSITIVE;
+        c.weights = KIT_POSITIVE;
     if (where == IN_PADDING)
         c.pad[S] = c.pad[T] = 50;
     if (where == IN_UNSEEN_COLUMN)
@@ -189,19 +189,18 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
         int64_t row = 11, column = where == IN_COLUMN ? 57 : where == IN_UNSEEN_COLUMN ? 1 : c.cols;
         for (int64_t i = 0; i < c.dim[side]; i++) {
             if (where == IN_ROW || where == IN_WEIGHTLESS_ROW)
-                test_set(a, row * c.dim[side] + i, value);
+                kit_set(a, row * c.dim[side] + i, value);
             else if (where != BESIDE_THE_RANGE)
-                test_set(b, column * c.dim[side] + i, value);
+                kit_set(b, column * c.dim[side] + i, value);
             else
-                test_set(b, (RANGE_BEGIN - 1) * c.dim[side] + i, value),
-                    test_set(b, RANGE_END * c.dim[side] + i, value);
+                kit_set(b, (RANGE_BEGIN - 1) * c.dim[side] + i, value), kit_set(b, RANGE_END * c.dim[side] + i, value);
         }
     }
     for (int64_t i = 0; where == BESIDE_THE_RANGE && i < RANGE_ROWS; i++)
-        test_set(&f.in[6].t, i, RANGE_BEGIN), test_set(&f.in[7].t, i, RANGE_END);
+        kit_set(&f.in[6].t, i, RANGE_BEGIN), kit_set(&f.in[7].t, i, RANGE_END);
     if (where == IN_WEIGHTLESS_ROW)
-        test_set(&f.in[8].t, 11, 0);
-    test_expect(&f);
+        kit_set(&f.in[8].t, 11, 0);
+    kit_expect(&f);
     check_others(&f, "value and grad");
     test_destroy(&f);
 }
@@ -223,8 +222,8 @@ static void least_sizes(void)
     static const int64_t table[][3] = {{1, 1, 1}, {1, 1, 300}, {1, 300, 1}, {300, 1, 1}, {300, 1, 70}};
     for (int k = 0; k < COUNT(table); k++)
         for (int d = 0; d < 6; d++) {
-            struct test_case c = d < 3 ? test_attention_case(table[k][0], table[k][1], table[k][2])
-                                       : test_linear_case(table[k][0], table[k][1], table[k][2]);
+            struct kit_case c = d < 3 ? kit_attention_case(table[k][0], table[k][1], table[k][2])
+                                      : kit_linear_case(table[k][0], table[k][1], table[k][2]);
             c.divergence = d % 3;
             test_all_ways(&c);
         }
@@ -297,8 +296,8 @@ static void lopsided_mixture(void)
 {
     static const double betas[] = {0.001, 0.999, 1e-5};
     for (int k = 0; k < COUNT(betas); k++) {
-        struct test_fixture f;
-        struct test_case c = test_linear_case(40, 300, 16);
+        struct kit_fixture f;
+        struct kit_case c = kit_linear_case(40, 300, 16);
         c.divergence = SKL_JSD, c.beta = betas[k], c.spread = 6;
         test_build(&f, &c);
         run_everywhere(&f, 0, "lopsided mixture");
@@ -311,13 +310,13 @@ static void half_a_million(void)
 {
     int64_t cols = test_quick() ? 20000 : 512 * 1024;
     for (int d = 0; d < 3; d++) {
-        struct test_fixture f;
-        struct test_case c = test_attention_case(3, cols, 8);
+        struct kit_fixture f;
+        struct kit_case c = kit_attention_case(3, cols, 8);
         c.divergence = d, c.spread = 2;
         test_build(&f, &c);
-        test_expect(&f);
+        kit_expect(&f);
         test_context("%lld keys, divergence %d", (long long)cols, d);
-        for (int way = 0; way < WAYS; way++) test_run(&f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(&f, way);
         test_destroy(&f);
     }
 }
@@ -326,16 +325,16 @@ static void half_a_million(void)
 static void many_rows(void)
 {
     for (int d = 0; d < 3; d++) {
-        struct test_fixture f;
-        struct test_case c = test_linear_case(test_quick() ? 5000 : 300000, 7, 3);
+        struct kit_fixture f;
+        struct kit_case c = kit_linear_case(test_quick() ? 5000 : 300000, 7, 3);
         c.divergence = d, c.bias[S] = c.bias[T] = 1, c.reduction = SKL_SUM;
         test_build(&f, &c);
         for (int side = 0; side < 2; side++) /* of one sign, so that the sums grow */
-            for (int64_t i = 0; i < test_count(&f.in[3 * side].t); i++)
-                test_set(&f.in[3 * side].t, i, fabs(test_get(&f.in[3 * side].t, i)));
-        test_expect(&f);
+            for (int64_t i = 0; i < kit_count(&f.in[3 * side].t); i++)
+                kit_set(&f.in[3 * side].t, i, fabs(kit_get(&f.in[3 * side].t, i)));
+        kit_expect(&f);
         test_context("many rows, divergence %d", d);
-        for (int way = 0; way < WAYS; way++) test_run(&f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(&f, way);
         test_destroy(&f);
     }
 }

@@ -45,7 +45,7 @@ static void check_from(const struct skl_kernels *k, int dtype, int one_by_one, i
 {
     int wrong = 0, first = 0;
     for (uint32_t i = 0; i < VALUES; i++) all[i] = (uint16_t)i;
-    memset(wide, TEST_CANARY, sizeof wide);
+    memset(wide, KIT_CANARY, sizeof wide);
     convert_all(k, dtype, one_by_one, flush);
     for (int i = 0; i < VALUES; i++)
         if (!same_float(wide[i], value_of(dtype, (uint32_t)i)) && !wrong++)

@@ -36,14 +36,14 @@ static void names(void)
 static void forced(void)
 {
     for (int k = 0; k < 6; k++) {
-        struct test_fixture f;
-        struct test_case c = k % 2 ? test_linear_case(30, 120, 33) : test_attention_case(30, 120, 33);
+        struct kit_fixture f;
+        struct kit_case c = k % 2 ? kit_linear_case(30, 120, 33) : kit_attention_case(30, 120, 33);
         c.divergence = k / 2;
         test_build(&f, &c);
-        test_expect(&f);
+        kit_expect(&f);
         for (int i = 0; i < COUNT(isas); i++) {
             f.p.isa = isas[i];
-            struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+            struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
             test_context("%s, divergence %d", skl_isa_name(isas[i]), c.divergence);
             if (skl_isa_available(isas[i])) {
                 CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
@@ -52,11 +52,11 @@ static void forced(void)
             }
             CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_UNSUPPORTED);
             CHECK(strstr(skl_last_error(), skl_isa_name(isas[i])), "said \"%s\"", skl_last_error());
-            CHECK(test_is_canary(&f.out[LOSS].memory), "something was written");
+            CHECK(kit_is_canary(&f.out[KIT_LOSS].memory), "something was written");
         }
         /* 0 is the best, bit for bit. */
         double best, chosen;
-        struct skl_outputs out = test_outputs(&f, 1, 0);
+        struct skl_outputs out = kit_outputs(&f, 1, 0);
         test_context("best, divergence %d", c.divergence);
         f.p.isa = SKL_ISA_BEST, out.value = &best;
         CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);

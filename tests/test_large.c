@@ -12,18 +12,16 @@
 static void many_logits(void)
 {
     for (int d = 0; d < 3; d++) {
-        struct test_fixture f;
-        struct test_case c = test_linear_case(70000, 40000, 2);
-        c.divergence = d, c.weights = TEST_POSITIVE, c.reduction = SKL_SUM, c.bias[S] = 1;
-        c.grads = GRAD_A_S | GRAD_B_S | GRAD_BIAS_S | GRAD_A_T;
+        struct kit_fixture f;
+        struct kit_case c = kit_linear_case(70000, 40000, 2);
+        c.divergence = d, c.weights = KIT_POSITIVE, c.reduction = SKL_SUM, c.bias[S] = 1;
+        c.grads = KIT_GRAD_A_S | KIT_GRAD_B_S | KIT_GRAD_BIAS_S | KIT_GRAD_A_T;
         test_build(&f, &c);
-        for (int64_t i = 1; i < c.rows - 2; i++)
-            test_set(&f.in[8].t, i, 0);
-        test_expect(&f);
+        for (int64_t i = 1; i < c.rows - 2; i++) kit_set(&f.in[8].t, i, 0);
+        kit_expect(&f);
         test_context("70000 x 40000, divergence %d", d);
         double before = test_cpu_seconds();
-        for (int way = 0; way < WAYS; way++)
-            test_run(&f, way);
+        for (int way = 0; way < KIT_WAYS; way++) test_run(&f, way);
         double seconds = test_cpu_seconds() - before;
         CHECK(seconds < 60, "rows of weight 0 cost nothing, yet this took %.1f s", seconds);
         test_destroy(&f);
@@ -50,43 +48,41 @@ static int spread_out(struct sparse *s, const struct skl_tensor *like, int64_t s
             s->t.stride[k] = step >> 6 * k;
         reach += s->t.stride[k] * (like->shape[k] - 1);
     }
-    s->size = (size_t)(reach + 1) * test_element_size(like->dtype);
+    s->size = (size_t)(reach + 1) * kit_element_size(like->dtype);
     s->map = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->map == MAP_FAILED)
         return 0;
     s->t.data = s->map;
-    for (int64_t i = 0; i < test_count(like); i++)
-        test_set(&s->t, i, test_get(like, i));
+    for (int64_t i = 0; i < kit_count(like); i++) kit_set(&s->t, i, kit_get(like, i));
     return 1;
 }
 
 static int same(const struct skl_tensor *x, const struct skl_tensor *y)
 {
     int equal = 1;
-    for (int64_t i = 0; x->data && i < test_count(x); i++)
-        equal &= test_get(x, i) == test_get(y, i);
+    for (int64_t i = 0; x->data && i < kit_count(x); i++) equal &= kit_get(x, i) == kit_get(y, i);
     return equal;
 }
 
 /* The same problem dense and spread out gives the same bits. */
-static void far_apart(struct test_case c, int64_t step)
+static void far_apart(struct kit_case c, int64_t step)
 {
-    struct test_fixture f;
-    struct sparse in[INPUTS], out[OUTPUTS];
+    struct kit_fixture f;
+    struct sparse in[KIT_INPUTS], out[KIT_RESULTS];
     int mapped = 1;
-    c.weights = TEST_POSITIVE, c.ranges = 1;
+    c.weights = KIT_POSITIVE, c.ranges = 1;
     test_build(&f, &c);
-    struct skl_outputs dense = test_outputs(&f, 1, GRAD_ALL), wide = dense;
+    struct skl_outputs dense = kit_outputs(&f, 1, KIT_GRAD_ALL), wide = dense;
     struct skl_problem p = f.p;
-    struct skl_tensor *const inputs[INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
-                                               &p.t.bias, &p.begin, &p.end,    &p.weight};
-    for (int k = 0; k < INPUTS; k++) {
+    struct skl_tensor *const inputs[KIT_INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
+                                                   &p.t.bias, &p.begin, &p.end,    &p.weight};
+    for (int k = 0; k < KIT_INPUTS; k++) {
         mapped &= spread_out(&in[k], &f.in[k].t, k == 2 || k == 5 ? step / 8 : step);
         *inputs[k] = in[k].t;
     }
-    for (int k = 0; k < OUTPUTS; k++) {
-        mapped &= spread_out(&out[k], &f.out[k].t, k == BIAS_S || k == BIAS_T ? step / 8 : step);
-        *test_slot(&wide, k) = out[k].t;
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        mapped &= spread_out(&out[k], &f.out[k].t, k == KIT_BIAS_S || k == KIT_BIAS_T ? step / 8 : step);
+        *kit_slot(&wide, k) = out[k].t;
     }
     test_context("%s, divergence %d", c.use ? "linear" : "attention", c.divergence);
     if (!mapped) {
@@ -97,13 +93,12 @@ static void far_apart(struct test_case c, int64_t step)
         CHECK_STATUS(skl_value_and_grad(&f.p, &dense), SKL_OK);
         CHECK_STATUS(skl_value_and_grad(&p, &wide), SKL_OK);
         CHECK(value == f.value, "value %.17g and %.17g", value, f.value);
-        for (int k = 0; k < OUTPUTS; k++)
-            CHECK(same(&f.out[k].t, &out[k].t), "%s differs", test_output_name[k]);
+        for (int k = 0; k < KIT_RESULTS; k++) CHECK(same(&f.out[k].t, &out[k].t), "%s differs", kit_results[k].name);
     }
-    for (int k = 0; k < INPUTS; k++)
+    for (int k = 0; k < KIT_INPUTS; k++)
         if (in[k].map && in[k].map != MAP_FAILED)
             munmap(in[k].map, in[k].size);
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (out[k].map && out[k].map != MAP_FAILED)
             munmap(out[k].map, out[k].size);
     test_destroy(&f);
@@ -116,10 +111,10 @@ int main(void)
         return test_skip("too much memory for valgrind and emulators");
     many_logits();
     for (int d = 0; d < 3; d++) {
-        struct test_case c = test_linear_case(7, 130, 5);
+        struct kit_case c = kit_linear_case(7, 130, 5);
         c.divergence = d, c.bias[S] = c.bias[T] = 1;
         far_apart(c, (int64_t)1 << 30); /* the seventh row is 6 x 2^30 elements away, the last column 129 x 2^30 */
-        c = test_attention_case(6, 20, 5);
+        c = kit_attention_case(6, 20, 5);
         c.divergence = d, c.batch = 3, c.heads = 2, c.dtype[S] = SKL_BF16, c.own = 1;
         far_apart(c, (int64_t)1 << 33);
     }

@@ -105,25 +105,24 @@ static void watch(int fail_at)
 static const char *const call_names[] = {"value", "value_and_grad", "backward", "partial"};
 
 struct prepared {
-    struct test_fixture *f;
+    struct kit_fixture *f;
     struct skl_outputs out, saved;
     struct skl_state *state;
 };
 
 /* Everything that a call needs, so that only the call itself is watched. */
-static struct prepared prepare(struct test_fixture *f, int call)
+static struct prepared prepare(struct kit_fixture *f, int call)
 {
     struct prepared x = {f, skl_no_outputs(), skl_no_outputs(), NULL};
     if (call == SKL_CALL_BACKWARD) {
-        x.saved = test_outputs(f, 1, 0);
+        x.saved = kit_outputs(f, 1, 0);
         x.saved.value = NULL;
         CHECK_STATUS(skl_value(&f->p, &x.saved), SKL_OK);
     }
-    x.out = test_outputs(f, 0, call == SKL_CALL_VALUE ? 0 : GRAD_ALL);
+    x.out = kit_outputs(f, 0, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
     if (call != SKL_CALL_BACKWARD) {
-        struct skl_outputs rows = test_outputs(f, 1, 0);
-        for (int k = LOSS; k <= KL_T; k++)
-            *test_slot(&x.out, k) = *test_slot(&rows, k);
+        struct skl_outputs rows = kit_outputs(f, 1, 0);
+        for (int k = KIT_LOSS; k <= KIT_KL_T; k++) *kit_slot(&x.out, k) = *kit_slot(&rows, k);
         x.out.value = &f->value;
     }
     x.state = calloc((size_t)skl_reference_rows(&f->p), sizeof *x.state);
@@ -153,9 +152,9 @@ static int cases(int all)
     return test_quick() ? 2 : all;
 }
 
-static struct test_case some_case(int k)
+static struct kit_case some_case(int k)
 {
-    struct test_case c = k % 2 ? test_linear_case(50, 210, 20) : test_attention_case(50, 210, 20);
+    struct kit_case c = k % 2 ? kit_linear_case(50, 210, 20) : kit_attention_case(50, 210, 20);
     c.divergence = k / 2 % 3;
     c.heads = k % 2 ? 1 : 4, c.bias[S] = c.bias[T] = k % 2;
     c.dtype[S] = k / 6 % 3, c.own = k / 6 % 2;
@@ -168,8 +167,8 @@ static void exact_size(void)
     for (int k = 0; k < cases(12); k++)
         for (int call = 0; call < 4; call++)
             for (int threads = 1; threads <= 3; threads += 2) {
-                struct test_fixture f;
-                struct test_case c = some_case(k);
+                struct kit_fixture f;
+                struct kit_case c = some_case(k);
                 test_build(&f, &c);
                 f.p.threads = threads;
                 test_context("case %d, %s, %d threads", k, call_names[call], threads);
@@ -192,10 +191,10 @@ static void every_failure(void)
 {
     for (int k = 0; k < cases(6); k++)
         for (int call = 0; call < 4; call++) {
-            struct test_fixture f;
-            struct test_case c = some_case(k);
+            struct kit_fixture f;
+            struct kit_case c = some_case(k);
             test_build(&f, &c);
-            test_expect(&f);
+            kit_expect(&f);
             struct prepared x = prepare(&f, call);
             enum skl_status status = SKL_OUT_OF_MEMORY;
             f.p.threads = 2;
@@ -210,9 +209,9 @@ static void every_failure(void)
                     break;
                 CHECK_STATUS(status, SKL_OUT_OF_MEMORY);
                 CHECK(skl_last_error()[0] != 0, "no message");
-                for (int o = 0; o < OUTPUTS; o++)
-                    CHECK(!test_slot(&x.out, o)->data || test_is_canary(&f.out[o].memory), "%s was written",
-                          test_output_name[o]);
+                for (int o = 0; o < KIT_RESULTS; o++)
+                    CHECK(!kit_slot(&x.out, o)->data || kit_is_canary(&f.out[o].memory), "%s was written",
+                          kit_results[o].name);
             }
             CHECK(fail_at > 1, "%s allocated nothing: are the allocators wrapped?", call_names[call]);
             CHECK_STATUS(status, SKL_OK);
@@ -223,7 +222,7 @@ static void every_failure(void)
         }
 }
 
-static size_t size_of(struct test_case c, int call, size_t limit, int threads)
+static size_t size_of(struct kit_case c, int call, size_t limit, int threads)
 {
     /* Shapes are enough: these addresses are never touched, they only must not overlap. */
     char *const input = (char *)((uintptr_t)1 << 40), *const grad_a = (char *)((uintptr_t)1 << 44);
@@ -250,7 +249,7 @@ static void flat_in_rows(void)
     for (int call = 0; call < 4; call++)
         for (int d = 0; d < 3; d++)
             for (int use = 0; use < 2; use++) {
-                struct test_case c = use ? test_linear_case(8192, 32000, 256) : test_attention_case(8192, 8192, 64);
+                struct kit_case c = use ? kit_linear_case(8192, 32000, 256) : kit_attention_case(8192, 8192, 64);
                 test_context("%s, divergence %d, use %d", call_names[call], d, use);
                 c.divergence = d, c.heads = use ? 1 : 8;
                 size_t few = size_of(c, call, 0, 4);
@@ -274,7 +273,7 @@ static void flat_in_rows(void)
 /* Where a vocabulary's matrices are large, the default is an eighth of them, and what it gives is more rows in a block. */
 static void large_vocabulary(void)
 {
-    struct test_case c = test_linear_case(4096, 152064, 2048);
+    struct kit_case c = kit_linear_case(4096, 152064, 2048);
     size_t matrices = (size_t)3 * 4 * 152064 * 2048; /* W of both sides and one gradient, in f32 */
     size_t limit = (size_t)256 << 20, usual = size_of(c, SKL_CALL_VALUE_AND_GRAD, 0, 4);
     test_context("a large vocabulary");
@@ -317,15 +316,15 @@ static void nothing_to_do(void)
 static void least_memory(void)
 {
     for (int k = 0; k < cases(12); k++) {
-        struct test_fixture f;
-        struct test_case c = some_case(k);
+        struct kit_fixture f;
+        struct kit_case c = some_case(k);
         c.cols = 900, c.rows = 130;
         test_build(&f, &c);
-        test_expect(&f);
+        kit_expect(&f);
         f.p.threads = 2;
         struct prepared x = prepare(&f, SKL_CALL_VALUE_AND_GRAD);
         size_t usual = asked(&x, SKL_CALL_VALUE_AND_GRAD);
-        f.p.workspace_limit = test_least_limit(&f.p, SKL_CALL_VALUE_AND_GRAD, &x.out);
+        f.p.workspace_limit = kit_least_limit(&f.p, SKL_CALL_VALUE_AND_GRAD, &x.out);
         test_context("case %d, limit %zu of %zu", k, f.p.workspace_limit, usual);
         CHECK(f.p.workspace_limit < usual, "nothing can be saved");
         size_t said = asked(&x, SKL_CALL_VALUE_AND_GRAD);
@@ -336,7 +335,7 @@ static void least_memory(void)
         CHECK(heap.peak == said && said <= f.p.workspace_limit, "said %zu, took %zu", said, heap.peak);
         test_compare(&f, &x.out, "least memory");
         f.p.workspace_limit = 1;
-        x.out = test_outputs(&f, 1, GRAD_ALL);
+        x.out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         CHECK_STATUS(run(&x, SKL_CALL_VALUE_AND_GRAD), SKL_BAD_ARGUMENT);
         CHECK(strstr(skl_last_error(), "workspace_limit = 1"), "said \"%s\"", skl_last_error());
         free(x.state);
@@ -356,8 +355,8 @@ static void cancelled(void)
     for (int k = 0; k < cases(6); k++)
         for (int call = 0; call < 4; call++)
             for (int stop = 1; stop <= 3; stop++) {
-                struct test_fixture f;
-                struct test_case c = some_case(k);
+                struct kit_fixture f;
+                struct kit_case c = some_case(k);
                 int left = stop;
                 test_build(&f, &c);
                 struct prepared x = prepare(&f, call);

@@ -11,8 +11,7 @@ static const double GRID = 0x1p-9;
 
 static void snap(const struct skl_tensor *t)
 {
-    for (int64_t i = 0; t->data && i < test_count(t); i++)
-        test_set(t, i, nearbyint(test_get(t, i) / GRID) * GRID);
+    for (int64_t i = 0; t->data && i < kit_count(t); i++) kit_set(t, i, nearbyint(kit_get(t, i) / GRID) * GRID);
 }
 
 static double value_of(const struct skl_problem *p)
@@ -24,26 +23,25 @@ static double value_of(const struct skl_problem *p)
 
 static double central(const struct skl_problem *p, const struct skl_tensor *t, int64_t i, double step)
 {
-    double x = test_get(t, i);
-    test_set(t, i, x + step);
+    double x = kit_get(t, i);
+    kit_set(t, i, x + step);
     double above = value_of(p);
-    test_set(t, i, x - step);
+    kit_set(t, i, x - step);
     double below = value_of(p);
-    test_set(t, i, x);
+    kit_set(t, i, x);
     return (above - below) / (2 * step);
 }
 
-static void check_differences(const struct test_case *c)
+static void check_differences(const struct kit_case *c)
 {
-    struct test_fixture f;
+    struct kit_fixture f;
     test_build(&f, c);
-    for (int k = 0; k < 6; k++)
-        snap(&f.in[k].t);
-    test_expect(&f);
-    for (int k = A_S; k < OUTPUTS; k++) {
-        const struct skl_tensor *operand = &f.in[k - A_S].t;
+    for (int k = 0; k < 6; k++) snap(&f.in[k].t);
+    kit_expect(&f);
+    for (int k = KIT_A_S; k < KIT_RESULTS; k++) {
+        const struct skl_tensor *operand = &f.in[k - KIT_A_S].t;
         double worst = 0, bound = 1e-9;
-        for (int64_t i = 0; f.want[k] && i < test_count(operand); i++) {
+        for (int64_t i = 0; f.want[k] && i < kit_count(operand); i++) {
             double fine = central(&f.p, operand, i, GRID / 2), coarse = central(&f.p, operand, i, GRID);
             double error = fabs((4 * fine - coarse) / 3 - f.want[k][i]);
             if (!(error <= worst))
@@ -51,7 +49,7 @@ static void check_differences(const struct test_case *c)
             bound = fmax(bound, 1e-7 * fabs(f.want[k][i]));
         }
         if (f.want[k])
-            CHECK(worst <= bound, "%s differs from central differences by %.3g", test_output_name[k], worst);
+            CHECK(worst <= bound, "%s differs from central differences by %.3g", kit_results[k].name, worst);
     }
     test_destroy(&f);
 }
@@ -65,10 +63,10 @@ struct mask {
 };
 
 static const struct mask masks[] = {
-    {"none", 0, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},          {"causal", 1, -1, -1, 0, TEST_UNWEIGHTED, {0, 0}},
-    {"window", 0, 2, 1, 0, TEST_UNWEIGHTED, {0, 0}},          {"causal window", 1, 2, -1, 0, TEST_UNWEIGHTED, {0, 0}},
-    {"ranges", 0, -1, -1, 1, TEST_POSITIVE, {0, 0}},          {"padding", 0, -1, -1, 0, TEST_POSITIVE, {3, 0}},
-    {"some weights 0", 0, -1, -1, 0, TEST_SOME_ZERO, {0, 2}},
+    {"none", 0, -1, -1, 0, KIT_UNWEIGHTED, {0, 0}},          {"causal", 1, -1, -1, 0, KIT_UNWEIGHTED, {0, 0}},
+    {"window", 0, 2, 1, 0, KIT_UNWEIGHTED, {0, 0}},          {"causal window", 1, 2, -1, 0, KIT_UNWEIGHTED, {0, 0}},
+    {"ranges", 0, -1, -1, 1, KIT_POSITIVE, {0, 0}},          {"padding", 0, -1, -1, 0, KIT_POSITIVE, {3, 0}},
+    {"some weights 0", 0, -1, -1, 0, KIT_SOME_ZERO, {0, 2}},
 };
 
 struct logit {
@@ -91,7 +89,7 @@ static void every_gradient(void)
                 for (int k = 0; k < COUNT(kinds); k++) {
                     const struct mask *mask = &masks[m];
                     const struct logit *kind = &kinds[k];
-                    struct test_case c = use ? test_linear_case(3, 6, 2) : test_attention_case(3, 5, 2);
+                    struct kit_case c = use ? kit_linear_case(3, 6, 2) : kit_attention_case(3, 5, 2);
                     if (use && (mask->causal || mask->left >= 0))
                         continue;
                     c.divergence = d, c.beta = 0.3, c.reduction = (d + m + k) % 2;

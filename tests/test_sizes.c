@@ -12,9 +12,9 @@ static const int64_t large[] = {63,  64,  65,  95,  96,  97,  127, 128, 129, 191
 
 static void run(int64_t rows, int64_t cols, int64_t dim, int k)
 {
-    struct test_case c = k % 2 ? test_linear_case(rows, cols, dim) : test_attention_case(rows, cols, dim);
-    c.divergence = k % 3;
-    c.place = k / 2 % TEST_PLACES;
+    struct kit_case c = k % 2 ? kit_linear_case(rows, cols, dim) : kit_attention_case(rows, cols, dim);
+    c.divergence = k % KIT_DIVERGENCE_COUNT;
+    c.place = k / 2 % KIT_PLACES;
     c.causal = k % 2 == 0 && k / 3 % 2;
     c.bias[S] = c.bias[T] = k % 2;
     test_all_ways(&c);
@@ -46,18 +46,18 @@ static void several_blocks(void)
     static const int64_t shapes[][3] = {{257, 129, 33}, {513, 131, 17}, {300, 700, 40}, {65, 1030, 257},
                                         {70, 140, 513}, {9, 1920, 8},   {40, 2881, 8},  {3, 6145, 5}};
     for (int k = 0; k < COUNT(shapes); k++)
-        for (int d = 0; d < (test_quick() ? 1 : 3); d++)
+        for (int d = 0; d < (test_quick() ? 1 : KIT_DIVERGENCE_COUNT); d++)
             run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
 }
 
 /* Many tiles in one running state, whose maxima rise on the way: few rows and many columns, or many heads at once. */
 static void long_rows(void)
 {
-    for (int d = 0; d < 3; d++) {
-        struct test_case c = test_attention_case(3, 13000, 4);
+    for (int d = 0; d < KIT_DIVERGENCE_COUNT; d++) {
+        struct kit_case c = kit_attention_case(3, 13000, 4);
         c.divergence = d;
         test_all_ways(&c);
-        c = test_attention_case(2, 3100, 3);
+        c = kit_attention_case(2, 3100, 3);
         c.heads = 8, c.key_heads[S] = 4, c.causal = 1, c.divergence = d;
         test_all_ways(&c);
     }

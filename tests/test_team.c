@@ -110,7 +110,7 @@ static enum skl_status call(struct result *r, int threads, skl_progress progress
     struct skl_problem p = problem(threads);
     struct skl_outputs out = outputs(r);
     p.progress = progress, p.progress_data = data;
-    memset(r, TEST_CANARY, sizeof *r);
+    memset(r, KIT_CANARY, sizeof *r);
     return skl_value_and_grad(&p, &out);
 }
 

@@ -11,12 +11,12 @@
 
 /* Cases with several blocks of rows, several chunks of columns, shared key heads, sums in 16 bits; each with enough
  * work that the engine does wake seven threads. */
-static struct test_case some_case(int k)
+static struct kit_case some_case(int k)
 {
     static const int64_t shapes[][3] = {{300, 500, 24}, {80, 4100, 16}, {700, 200, 40}, {200, 300, 70}};
     const int64_t *n = shapes[k % 4];
-    struct test_case c = k % 2 ? test_linear_case(n[0], n[1], n[2]) : test_attention_case(n[0], n[1], n[2]);
-    c.divergence = k % 3;
+    struct kit_case c = k % 2 ? kit_linear_case(n[0], n[1], n[2]) : kit_attention_case(n[0], n[1], n[2]);
+    c.divergence = k % KIT_DIVERGENCE_COUNT;
     if (c.use == SKL_ATTENTION)
         c.heads = 4, c.key_heads[S] = 2, c.key_heads[T] = k % 4 ? 1 : 4, c.causal = k / 3 % 2;
     else
@@ -28,57 +28,57 @@ static struct test_case some_case(int k)
 /* Everything that was written, one after the other, with the memory around it. */
 struct snapshot {
     double value;
-    unsigned char *bytes[OUTPUTS];
+    unsigned char *bytes[KIT_RESULTS];
     struct skl_state *state;
 };
 
-static void take_snapshot(struct test_fixture *f, struct snapshot *s)
+static void take_snapshot(struct kit_fixture *f, struct snapshot *s)
 {
     s->value = f->value;
-    for (int k = 0; k < OUTPUTS; k++) {
-        struct test_buffer *b = &f->out[k].memory;
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        struct kit_buffer *b = &f->out[k].memory;
         s->bytes[k] = b->data ? memcpy(malloc(b->size), b->data, b->size) : NULL;
     }
 }
 
-static void check_same(struct test_fixture *f, const struct snapshot *s, const char *what)
+static void check_same(struct kit_fixture *f, const struct snapshot *s, const char *what)
 {
     CHECK(memcmp(&s->value, &f->value, sizeof s->value) == 0, "%s: value %.17g and %.17g", what, f->value, s->value);
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (s->bytes[k])
             CHECK(memcmp(s->bytes[k], f->out[k].memory.data, f->out[k].memory.size) == 0, "%s: %s has other bits", what,
-                  test_output_name[k]);
+                  kit_results[k].name);
 }
 
 static void free_snapshot(struct snapshot *s)
 {
-    for (int k = 0; k < OUTPUTS; k++) free(s->bytes[k]);
+    for (int k = 0; k < KIT_RESULTS; k++) free(s->bytes[k]);
     free(s->state);
 }
 
 /* Runs one way without comparing with the reference; everything it gives is in f->out, f->value and 'state'. */
-static void run(struct test_fixture *f, enum test_way way, struct skl_state *state)
+static void run(struct kit_fixture *f, enum kit_way way, struct skl_state *state)
 {
-    struct skl_outputs out = test_outputs(f, 1, GRAD_ALL), grads = out;
-    for (int k = 0; k < OUTPUTS; k++) (k < A_S ? test_slot(&grads, k) : test_slot(&out, k))->data = NULL;
+    struct skl_outputs out = kit_outputs(f, 1, KIT_GRAD_ALL), grads = out;
+    for (int k = 0; k < KIT_RESULTS; k++) (k < KIT_A_S ? kit_slot(&grads, k) : kit_slot(&out, k))->data = NULL;
     grads.value = NULL;
     struct skl_outputs saved = out, both = out;
     saved.value = NULL;
     both.s = grads.s, both.t = grads.t;
     struct skl_problem p = f->p;
     switch (way) {
-    case WAY_VALUE: CHECK_STATUS(skl_value(&p, &out), SKL_OK); break;
-    case WAY_RECOMPUTE: /* the same for any number of threads, so their buffers come on top */
+    case KIT_VALUE: CHECK_STATUS(skl_value(&p, &out), SKL_OK); break;
+    case KIT_RECOMPUTE: /* the same for any number of threads, so their buffers come on top */
         p.threads = 7;
-        p.workspace_limit = test_least_limit(&p, SKL_CALL_VALUE_AND_GRAD, &both);
+        p.workspace_limit = kit_least_limit(&p, SKL_CALL_VALUE_AND_GRAD, &both);
         p.threads = f->p.threads;
         CHECK_STATUS(skl_value_and_grad(&p, &both), SKL_OK);
         break;
-    case WAY_BACKWARD:
+    case KIT_BACKWARD:
         CHECK_STATUS(skl_value(&p, &out), SKL_OK);
         CHECK_STATUS(skl_backward(&p, &saved, &grads), SKL_OK);
         break;
-    case WAY_PARTIAL: CHECK_STATUS(skl_partial(&p, NULL, state), SKL_OK); break;
+    case KIT_SLICES: CHECK_STATUS(skl_partial(&p, NULL, state), SKL_OK); break;
     default: CHECK_STATUS(skl_value_and_grad(&p, &both), SKL_OK); break;
     }
 }
@@ -87,9 +87,9 @@ static void same_bits(void)
 {
     static const int counts[] = {1, 2, 3, 7, 1};
     for (int k = 0; k < (test_quick() ? 3 : 12); k++)
-        for (int way = 0; way < WAYS; way++) {
-            struct test_fixture f;
-            struct test_case c = some_case(k);
+        for (int way = 0; way < KIT_WAYS; way++) {
+            struct kit_fixture f;
+            struct kit_case c = some_case(k);
             struct snapshot one = {0};
             test_build(&f, &c);
             size_t size = (size_t)skl_reference_rows(&f.p) * sizeof(struct skl_state);
@@ -97,13 +97,13 @@ static void same_bits(void)
             one.state = calloc(1, size);
             for (int n = 0; n < COUNT(counts); n += test_quick() ? 2 : 1) {
                 f.p.threads = counts[n];
-                test_context("case %d, %s, %d threads", k, test_way_name[way], counts[n]);
+                test_context("case %d, %s, %d threads", k, kit_way_names[way], counts[n]);
                 run(&f, way, n ? state : one.state);
                 if (n == 0)
                     take_snapshot(&f, &one);
                 else
                     check_same(&f, &one, "against 1 thread");
-                if (n && way == WAY_PARTIAL)
+                if (n && way == KIT_SLICES)
                     CHECK(memcmp(state, one.state, size) == 0, "the states have other bits");
             }
             free(state);
@@ -115,7 +115,7 @@ static void same_bits(void)
 /* ---------------------------------------------------------------------------------------------- callers --- */
 
 struct caller {
-    struct test_fixture f;
+    struct kit_fixture f;
     struct snapshot alone;
 };
 
@@ -123,7 +123,7 @@ static void *call_again(void *data)
 {
     struct caller *c = data;
     for (int k = 0; k < (test_quick() ? 2 : 8); k++) {
-        run(&c->f, WAY_TOGETHER, NULL);
+        run(&c->f, KIT_TOGETHER, NULL);
         check_same(&c->f, &c->alone, "called at the same time as others");
     }
     return NULL;
@@ -136,11 +136,11 @@ static void at_the_same_time(void)
     pthread_t threads[CALLERS];
     test_context("%d callers", CALLERS);
     for (int k = 0; k < CALLERS; k++) {
-        struct test_case c = some_case(k);
+        struct kit_case c = some_case(k);
         callers[k] = (struct caller){.alone = {0}};
         test_build(&callers[k].f, &c);
         callers[k].f.p.threads = 2;
-        run(&callers[k].f, WAY_TOGETHER, NULL);
+        run(&callers[k].f, KIT_TOGETHER, NULL);
         take_snapshot(&callers[k].f, &callers[k].alone);
     }
     for (int k = 0; k < CALLERS; k++) pthread_create(&threads[k], NULL, call_again, &callers[k]);
@@ -174,14 +174,14 @@ static void progress(void)
 {
     for (int k = 0; k < (test_quick() ? 2 : 6); k++)
         for (int threads = 1; threads <= 2; threads++) {
-            struct test_fixture f;
-            struct test_case c = some_case(k);
+            struct kit_fixture f;
+            struct kit_case c = some_case(k);
             struct report r = {0, 0, 1, 1, 0, pthread_self(), 1};
             test_build(&f, &c);
-            test_expect(&f);
+            kit_expect(&f);
             f.p.threads = threads, f.p.progress = report, f.p.progress_data = &r;
             test_context("case %d, %d threads, progress", k, threads);
-            struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+            struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
             CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
             test_compare(&f, &out, "with progress");
             CHECK(r.count > 0 && r.ordered && r.inside && r.same_thread,
@@ -190,12 +190,12 @@ static void progress(void)
             int reports = r.count;
             for (int at = 1; at <= reports && at <= 5; at++) {
                 r = (struct report){0, at, 1, 1, 0, pthread_self(), 1};
-                out = test_outputs(&f, 1, GRAD_ALL);
+                out = kit_outputs(&f, 1, KIT_GRAD_ALL);
                 CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_CANCELLED);
                 CHECK(r.count == at, "cancelled at report %d, yet %d came", at, r.count);
             }
             f.p.progress = NULL;
-            out = test_outputs(&f, 1, GRAD_ALL);
+            out = kit_outputs(&f, 1, KIT_GRAD_ALL);
             CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
             test_compare(&f, &out, "after a cancelled call");
             test_destroy(&f);
@@ -209,13 +209,13 @@ static void forked(void)
 #if defined(__SANITIZE_THREAD__)
     printf("test_threads: fork not tested: the thread sanitizer stops a child that allocates\n");
 #else
-    struct test_fixture f;
-    struct test_case c = some_case(1);
+    struct kit_fixture f;
+    struct kit_case c = some_case(1);
     struct snapshot s = {0};
     int status = 0;
     test_build(&f, &c);
     f.p.threads = 2;
-    run(&f, WAY_TOGETHER, NULL);
+    run(&f, KIT_TOGETHER, NULL);
     take_snapshot(&f, &s);
     f.p.threads = 1;
     fflush(NULL);
@@ -223,8 +223,8 @@ static void forked(void)
     if (child == 0) {
         alarm(60);
         int same = 1;
-        run(&f, WAY_TOGETHER, NULL);
-        for (int k = 0; k < OUTPUTS; k++)
+        run(&f, KIT_TOGETHER, NULL);
+        for (int k = 0; k < KIT_RESULTS; k++)
             same &= !s.bytes[k] || memcmp(s.bytes[k], f.out[k].memory.data, f.out[k].memory.size) == 0;
         _exit(same ? 0 : 1);
     }

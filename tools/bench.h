@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of `streamkl bench`: which works, and how a measured one is printed.
+ * The parts of `streamkl bench`: which calls on which cases, and how a measured one is printed.
  */
 #ifndef TOOL_BENCH_H
 #define TOOL_BENCH_H
 
-#include "job.h"
+#include "calls.h"
 
 struct bench {
-    struct work work;
-    int pass; /* enum pass */
+    struct kit_case c;
+    int call;   /* enum skl_call */
+    int device; /* enum skl_device */
 };
 
 struct bench_result {
     int threads, isa; /* as used: never 0, but on a device no threads */
     double seconds_min, seconds_median;
-    double gflops, peak_gflops; /* counted products over seconds_min; FMA peak measured around this work */
+    double gflops, peak_gflops; /* counted products over seconds_min; FMA peak measured around it */
     double bytes, bandwidth;    /* of the operands, each once; and bytes/s that this machine reads */
     /* peak_gflops and bandwidth are 0 on a device: not measured */
     double extra_bytes, max_rel_error; /* measured memory; worst error of the sampled rows */
 };
 
-/* The works measured when none is described: *count of them. 'full' gives the table of docs/performance.md, which
- * takes minutes; otherwise smaller ones of the same kinds, within one. A CUDA device has works of its own size. */
+/* What is measured when no case is described: *count of them. 'full' gives the table of docs/performance.md, which
+ * takes minutes; otherwise smaller ones of the same kinds, within one. A CUDA device has cases of its own size. */
 const struct bench *bench_set(int full, int device, int *count);
 
 void report_header(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench.h"
+#include "kit/divergence.h"
 #include "options.h"
 #include "units.h"
 
@@ -12,10 +13,10 @@ void report_header(void)
            "heads x rows x cols", "dims", "th", "min", "median", "GF/s", "of peak", "of mem", "extra", "error");
 }
 
-static const char *mask_name(const struct work *w)
+static const char *mask_name(const struct kit_case *c)
 {
-    int window = w->window_left >= 0 || w->window_right >= 0;
-    return w->causal && window ? " cw" : w->causal ? " c" : window ? " w" : "";
+    int window = c->left >= 0 || c->right >= 0;
+    return c->causal && window ? " cw" : c->causal ? " c" : window ? " w" : "";
 }
 
 static void print_fraction(double x, double whole)
@@ -28,16 +29,16 @@ static void print_fraction(double x, double whole)
 
 void report_row(const struct bench *bench, const struct bench_result *r)
 {
-    const struct work *w = &bench->work;
+    const struct kit_case *c = &bench->c;
     char shape[64], dims[32];
-    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)w->batch * w->heads, (long long)w->rows,
-             (long long)w->cols, mask_name(w));
-    if (w->dim_s == w->dim_t)
-        snprintf(dims, sizeof dims, "%lld", (long long)w->dim_s);
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)c->batch * c->heads, (long long)c->rows,
+             (long long)c->cols, mask_name(c));
+    if (c->dim[S] == c->dim[T])
+        snprintf(dims, sizeof dims, "%lld", (long long)c->dim[S]);
     else
-        snprintf(dims, sizeof dims, "%lld/%lld", (long long)w->dim_s, (long long)w->dim_t);
-    printf("%-9s %-14s %-7s %-4s %-18s %-9s %2d %8s", use_names[w->use], pass_names[bench->pass],
-           divergence_names[w->divergence], dtype_names[w->dtype_s], shape, dims, r->threads,
+        snprintf(dims, sizeof dims, "%lld/%lld", (long long)c->dim[S], (long long)c->dim[T]);
+    printf("%-9s %-14s %-7s %-4s %-18s %-9s %2d %8s", kit_use_names[c->use], call_names[bench->call],
+           kit_divergence_names[c->divergence], kit_dtype_names[c->dtype[S]], shape, dims, r->threads,
            human_seconds((struct text){0}.chars, r->seconds_min));
     printf(" %8s", human_seconds((struct text){0}.chars, r->seconds_median));
     printf(" %7.1f", r->gflops);
@@ -63,17 +64,17 @@ static void json_int(const char *key, int64_t x)
 
 void report_json(const struct bench *bench, const struct bench_result *r)
 {
-    const struct work *w = &bench->work;
-    printf("{\"op\": \"%s\", \"pass\": \"%s\", \"divergence\": \"%s\", \"dtype\": \"%s\"", use_names[w->use],
-           pass_names[bench->pass], divergence_names[w->divergence], dtype_names[w->dtype_s]);
-    json_int("batch", w->batch), json_int("heads", w->heads), json_int("kv_heads", w->kv_heads_s);
-    json_int("rows", w->rows), json_int("cols", w->cols);
-    json_int("dim_s", w->dim_s), json_int("dim_t", w->dim_t);
-    printf(", \"causal\": %s", w->causal ? "true" : "false");
-    json_int("window_left", w->window_left), json_int("window_right", w->window_right);
-    json_number("spread", w->spread), json_number("skip_below", w->skip_below);
+    const struct kit_case *c = &bench->c;
+    printf("{\"op\": \"%s\", \"pass\": \"%s\", \"divergence\": \"%s\", \"dtype\": \"%s\"", kit_use_names[c->use],
+           call_names[bench->call], kit_divergence_names[c->divergence], kit_dtype_names[c->dtype[S]]);
+    json_int("batch", c->batch), json_int("heads", c->heads), json_int("kv_heads", c->key_heads[S]);
+    json_int("rows", c->rows), json_int("cols", c->cols);
+    json_int("dim_s", c->dim[S]), json_int("dim_t", c->dim[T]);
+    printf(", \"causal\": %s", c->causal ? "true" : "false");
+    json_int("window_left", c->left), json_int("window_right", c->right);
+    json_number("spread", c->spread), json_number("skip_below", c->skip_below);
     json_int("threads", r->threads);
-    printf(", \"isa\": \"%s\"", w->device == SKL_CUDA ? "cuda" : isa_names[r->isa]);
+    printf(", \"isa\": \"%s\"", bench->device == SKL_CUDA ? "cuda" : isa_names[r->isa]);
     json_number("seconds_min", r->seconds_min), json_number("seconds_median", r->seconds_median);
     json_number("gflops", r->gflops), json_number("peak_gflops", r->peak_gflops);
     json_number("fraction_of_peak", r->gflops / r->peak_gflops);

@@ -2,25 +2,23 @@
  *
  * streamkl check: the engine against the reference in double precision.
  */
-#include "check.h"
+#include "calls.h"
 #include "clock.h"
 #include "commands.h"
 #include "device.h"
+#include "kit/divergence.h"
 #include "options.h"
 #include "progress.h"
-#include "verify.h"
 
+#include <math.h>
 #include <stdio.h>
 
-enum way { WAY_VALUE, WAY_TOGETHER, WAY_LOW_MEMORY, WAY_BACKWARD, WAY_SLICES, WAYS };
-static const char *const way_names[WAYS] = {"value", "value+grad", "low memory", "backward", "slices"};
+/* What runs it: an instruction set, or CUDA, which is counted as one more. */
+enum { ISAS = SKL_ISA_NEON + 1, ON_CUDA = ISAS, UNITS };
 
-/* Where it runs: an instruction set, or CUDA, which is counted as one more. */
-enum { DIVERGENCES = 3, ISAS = SKL_ISA_NEON + 1, ON_CUDA = ISAS, PLACES };
-
-static const char *place_name(int place)
+static const char *unit_name(int unit)
 {
-    return place == ON_CUDA ? "cuda" : skl_isa_name((enum skl_isa)place);
+    return unit == ON_CUDA ? "cuda" : skl_isa_name((enum skl_isa)unit);
 }
 
 struct group {
@@ -29,124 +27,100 @@ struct group {
 };
 
 struct checker {
-    struct group groups[PLACES][DIVERGENCES][WAYS];
+    struct group groups[UNITS][KIT_DIVERGENCE_COUNT][KIT_WAYS];
+    struct kit_allowance allow;
     int runs, failures;
 };
 
-/* With the least workspace that it accepts, to a power of two: where logits do not fit they are recomputed. */
-static enum skl_status run_in_low_memory(struct job *job)
+static void print_finding(const struct kit_fixture *f, int result, const struct kit_finding *x)
 {
-    struct skl_problem *p = job_problem(job);
-    size_t bytes;
-    p->workspace_limit = 4096;
-    while (p->workspace_limit < SIZE_MAX / 2 &&
-           skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, p, job_all(job), &bytes) != SKL_OK)
-        p->workspace_limit *= 2;
-    enum skl_status status = job_run(job, PASS_VALUE_AND_GRAD);
-    p->workspace_limit = 0;
-    return status;
+    const struct skl_tensor *t = &f->out[result].t;
+    int64_t row = t->shape[t->ndim - 1];
+    if (x->spilt)
+        printf("       written outside of %s\n", kit_results[result].name);
+    if (x->used > 1)
+        printf("       %s[%lld, %lld] = %.9g, expected %.9g: off by %.3g times its bound\n", kit_results[result].name,
+               (long long)(x->index / row), (long long)(x->index % row), x->got, x->want, x->used);
 }
 
-/* A device also takes memory from the caller; this way gives it some, the others let the call allocate. */
-static enum skl_status run_together(struct job *job)
-{
-    struct skl_problem *p = job_problem(job);
-    if (job->work.device == SKL_CUDA)
-        job_reserve(job, PASS_VALUE_AND_GRAD);
-    enum skl_status status = job_run(job, PASS_VALUE_AND_GRAD);
-    p->workspace = NULL, p->workspace_bytes = 0;
-    return status;
-}
-
-static enum skl_status run(struct job *job, enum way way)
-{
-    enum skl_status status = SKL_OK;
-    job_spoil(job);
-    switch (way) {
-    case WAY_VALUE: return job_run(job, PASS_VALUE);
-    case WAY_TOGETHER: return run_together(job);
-    case WAY_LOW_MEMORY: return run_in_low_memory(job);
-    case WAY_BACKWARD:
-        status = job_run(job, PASS_VALUE);
-        return status == SKL_OK ? job_run(job, PASS_BACKWARD) : status;
-    default: return check_slices(job);
-    }
-}
-
-static void report_failure(const struct job *job, int place, enum way way, enum skl_status status,
-                           const struct errors *e)
+static void report_failure(const struct kit_fixture *f, int unit, enum kit_way way, const struct kit_outcome *o)
 {
     char text[512];
-    check_describe(&job->work, text, sizeof text);
-    printf("FAILED %s %s: %s\n", place_name(place), way_names[way], text);
-    if (status != SKL_OK)
-        printf("       %s: %s\n", skl_status_string(status), skl_last_error());
-    else
-        printf("       errors: loss %.1e, LSE %.1e, grad a %.1e, grad b %.1e\n", e->loss, e->lse, e->a, e->b);
+    kit_describe(&f->c, text, sizeof text);
+    printf("FAILED %s %s: %s\n", unit_name(unit), kit_way_names[way], text);
+    if (o->status != SKL_OK) {
+        printf("       %s: %s\n", skl_status_string(o->status), skl_last_error());
+        return;
+    }
+    struct errors e = errors_of(o, &f->allow);
+    printf("       errors: ");
+    errors_print(stdout, &e);
+    printf("\n");
+    for (int k = 0; k < KIT_RESULTS; k++) print_finding(f, k, &o->of[k]);
 }
 
-static void check_way(struct checker *checker, struct job *job, const struct expected *expected, int place,
-                      enum way way)
+static void check_way(struct checker *checker, struct kit_fixture *f, int unit, enum kit_way way)
 {
-    struct group *group = &checker->groups[place][job->work.divergence][way];
-    struct errors e = {0};
-    if (place != ON_CUDA)
-        job->problem.isa = place;
-    enum skl_status status = run(job, way);
-    if (status == SKL_OK)
-        job_fetch(job);
-    if (status == SKL_OK)
-        e = verify_all(job, expected, way != WAY_VALUE && way != WAY_SLICES);
-    errors_add(&group->worst, &e);
+    struct group *group = &checker->groups[unit][f->c.divergence][way];
+    if (unit != ON_CUDA)
+        f->p.isa = unit;
+    struct kit_outcome o = kit_run(f, way);
+    struct errors e = errors_of(&o, &f->allow);
+    for (int k = 0; k < KIT_COLUMNS; k++)
+        group->worst.of[k] = group->cases ? fmax(group->worst.of[k], e.of[k]) : e.of[k];
     group->cases++;
     checker->runs++;
-    if (status != SKL_OK || !errors_in_bounds(&e, bounds_on(job->work.device))) {
+    checker->allow = f->allow;
+    if (!kit_right(&o)) {
         group->failures++;
         if (checker->failures++ < 10)
-            report_failure(job, place, way, status, &e);
+            report_failure(f, unit, way, &o);
     }
 }
 
-static void check_one(struct checker *checker, const struct work *work, int only_isa)
+static void check_one(struct checker *checker, const struct kit_case *c, int device, int only_isa, struct kit_random *r)
 {
-    struct job job;
-    struct expected expected;
-    job_make(&job, work);
-    expected_make(&job, &expected);
-    for (int place = SKL_ISA_BASELINE; place < PLACES; place++) {
-        int wanted = work->device == SKL_CUDA ? place == ON_CUDA
-                                              : place < ISAS && skl_isa_available((enum skl_isa)place) &&
-                                                    (only_isa == SKL_ISA_BEST || only_isa == place);
-        for (int way = 0; wanted && way < WAYS; way++) check_way(checker, &job, &expected, place, (enum way)way);
+    struct kit_fixture f;
+    kit_build(&f, c, memory_of(device), r);
+    kit_expect(&f);
+    for (int unit = SKL_ISA_BASELINE; unit < UNITS; unit++) {
+        int wanted = device == SKL_CUDA ? unit == ON_CUDA
+                                        : unit < ISAS && skl_isa_available((enum skl_isa)unit) &&
+                                              (only_isa == SKL_ISA_BEST || only_isa == unit);
+        for (int way = 0; wanted && way < KIT_WAYS; way++) check_way(checker, &f, unit, (enum kit_way)way);
     }
-    expected_free(&expected);
-    job_free(&job);
+    kit_destroy(&f);
 }
 
-static void print_table(const struct checker *checker, struct bounds bounds)
+static void print_row(const struct group *g, int unit, int divergence, int way)
 {
-    printf("\n%-9s %-8s %-11s %5s  %10s %10s %10s %10s\n", "isa", "KL", "way", "cases", "loss", "LSE", "grad a",
-           "grad b");
-    printf("%36s  %10.0e %10.0e %10.0e %10.0e\n", "at most", bounds.value, bounds.value, bounds.grad, bounds.grad);
-    for (int place = 0; place < PLACES; place++)
-        for (int d = 0; d < DIVERGENCES; d++)
-            for (int way = 0; way < WAYS; way++) {
-                const struct group *g = &checker->groups[place][d][way];
-                if (g->cases == 0)
-                    continue;
-                printf("%-9s %-8s %-11s %5d  %10.1e %10.1e", place_name(place), divergence_names[d], way_names[way],
-                       g->cases, g->worst.loss, g->worst.lse);
-                if (way == WAY_VALUE || way == WAY_SLICES)
-                    printf(" %10s %10s", "-", "-");
-                else
-                    printf(" %10.1e %10.1e", g->worst.a, g->worst.b);
-                printf("%s\n", g->failures ? "  FAILED" : "");
-            }
+    printf("%-9s %-8s %-11s %5d ", unit_name(unit), kit_divergence_names[divergence], kit_way_names[way], g->cases);
+    for (int k = 0; k < KIT_COLUMNS; k++) {
+        if (g->worst.of[k] < 0)
+            printf(" %10s", "-");
+        else
+            printf(" %10.1e", g->worst.of[k]);
+    }
+    printf("%s\n", g->failures ? "  FAILED" : "");
+}
+
+static void print_table(const struct checker *checker)
+{
+    printf("\n%-9s %-8s %-11s %5s ", "isa", "KL", "way", "cases");
+    for (int k = 0; k < KIT_COLUMNS; k++) printf(" %10s", kit_column_names[k]);
+    printf("\n%36s ", "at most");
+    for (int k = 0; k < KIT_COLUMNS; k++) printf(" %10.0e", error_at_most(&checker->allow, (enum kit_column)k));
+    printf("\n");
+    for (int unit = 0; unit < UNITS; unit++)
+        for (int d = 0; d < KIT_DIVERGENCE_COUNT; d++)
+            for (int way = 0; way < KIT_WAYS; way++)
+                if (checker->groups[unit][d][way].cases > 0)
+                    print_row(&checker->groups[unit][d][way], unit, d, way);
 }
 
 static const char about[] =
-    "Compares the engine with a reference in double precision over random shapes, masks, dtypes, ways to run and\n"
-    "instruction sets. Exits with 1 when an error is out of its bound.";
+    "Compares the engine with a reference in double precision over random shapes, masks, layouts, dtypes, ways to run\n"
+    "and instruction sets. Exits with 1 when an error is out of its bound.";
 
 int command_check(int argc, char **argv)
 {
@@ -169,22 +143,24 @@ int command_check(int argc, char **argv)
     static struct checker checker;
     if (cases == 0)
         cases = quick ? 20 : 100;
+    int all = (int)cases * KIT_DIVERGENCE_COUNT;
     double begin = now();
     struct progress progress = progress_begin("check");
     progress_catch_interrupt();
-    for (int k = 0; k < cases * DIVERGENCES; k++) {
-        struct work work = check_case((uint64_t)seed, k / DIVERGENCES, k % DIVERGENCES, quick ? 2e5 : 2e6);
-        if (threads)
-            work.threads = (int)threads;
-        work.device = device;
-        check_one(&checker, &work, isa);
-        if (progress_show(&progress, (k + 1.0) / (double)(cases * DIVERGENCES))) {
+    for (int k = 0; k < all; k++) {
+        struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
+        struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r) : kit_random_case(&r);
+        c.divergence = k % KIT_DIVERGENCE_COUNT;
+        c.threads = threads ? (int)threads : (int)kit_between(&r, 1, 3);
+        kit_shrink(&c, quick ? 2e5 : 8e5);
+        check_one(&checker, &c, device, isa, &r);
+        if (progress_show(&progress, (k + 1.0) / all)) {
             progress_end(&progress);
             return EXIT_INTERRUPTED;
         }
     }
     progress_end(&progress);
-    print_table(&checker, bounds_on(device));
+    print_table(&checker);
     printf("\n%s: %d of %d runs out of bound, seed %lld, %.1f s\n", checker.failures ? "FAILED" : "passed",
            checker.failures, checker.runs, (long long)seed, now() - begin);
     return checker.failures ? EXIT_WRONG : 0;

@@ -2,18 +2,19 @@
  *
  * streamkl demo: the two jobs the library is for, at sizes where storing the distributions hurts, on built-in data.
  */
+#include "calls.h"
 #include "clock.h"
 #include "commands.h"
 #include "memory.h"
 #include "options.h"
 #include "progress.h"
 #include "units.h"
-#include "verify.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What to print of a job beyond what it measured. */
+/* What to print of a case beyond what was measured. */
 struct scene {
     const char *title, *bar;
     int64_t samples; /* rows to verify */
@@ -30,90 +31,90 @@ static void stop_if_interrupted(void)
 }
 
 /* Both distributions in f32: the least that a materialised computation stores. */
-static double materialised_bytes(const struct job *job, double rows)
+static double materialised_bytes(const struct kit_case *c, double rows)
 {
-    return 2.0 * 4 * rows * (double)job->work.cols;
+    return 2.0 * 4 * rows * (double)c->cols;
 }
 
-/* Runs one pass and prints what it took. */
-static void measure(struct job *job, enum pass pass, const char *bar, const char *name)
+/* Makes one call and prints what it took. */
+static void measure(struct kit_fixture *f, enum skl_call call, const char *bar, const char *name)
 {
     struct progress progress = progress_begin(bar);
-    job->problem.progress = progress_show;
-    job->problem.progress_data = &progress;
-    job_spoil(job);
+    f->p.progress = progress_show;
+    f->p.progress_data = &progress;
+    kit_outputs(f, 1, KIT_GRAD_ALL);
     struct memory_mark mark = memory_begin();
     double seconds = now();
-    job_must(job, pass);
+    must_call(f, call);
     seconds = now() - seconds;
     struct memory_mark used = memory_end(mark);
     progress_end(&progress);
     printf("  %-22s %8s, %4.0f GFLOP/s", name, human_seconds((struct text){0}.chars, seconds),
-           1e-9 * job_flops(job, pass) / seconds);
+           1e-9 * flops_of(f, call) / seconds);
     printf(", %s of extra memory", human_bytes((struct text){0}.chars, memory_extra(used)));
     printf(" (resident set +%s)\n", human_bytes((struct text){0}.chars, used.resident));
     fflush(stdout);
 }
 
-static int print_verification(const struct job *job, int64_t samples)
+static int print_verification(struct kit_fixture *f, int64_t samples)
 {
-    struct errors e = verify_sampled(job, samples, 1);
-    int ok = errors_in_bounds(&e, bounds_on(SKL_CPU));
+    struct kit_outcome o = kit_sample(f, samples, 1);
+    struct errors e = errors_of(&o, &f->allow);
     printf("  %lld rows in double       loss and LSE differ by %.1e (at most %.0e), gradient by %.1e (at most %.0e): "
            "%s\n\n",
-           (long long)samples, e.loss > e.lse ? e.loss : e.lse, VALUE_BOUND, e.a, GRAD_BOUND, ok ? "right" : "WRONG");
-    return ok;
+           (long long)samples, fmax(e.of[KIT_IN_LOSS], e.of[KIT_IN_LSE]), error_at_most(&f->allow, KIT_IN_LOSS),
+           e.of[KIT_IN_GRAD_A], error_at_most(&f->allow, KIT_IN_GRAD_A), kit_right(&o) ? "right" : "WRONG");
+    return kit_right(&o);
 }
 
-static int show(const struct work *work, const struct scene *scene)
+static int show(const struct kit_case *c, const struct scene *scene)
 {
-    struct job job;
+    struct kit_random r = {1};
+    struct kit_fixture f;
     printf("%s\n", scene->title);
     fflush(stdout);
-    job_make(&job, work);
+    kit_build(&f, c, memory_of(SKL_CPU), &r);
     stop_if_interrupted();
-    measure(&job, PASS_VALUE, scene->bar, "loss alone");
-    measure(&job, PASS_VALUE_AND_GRAD, scene->bar, "loss and gradients");
-    double block = materialised_bytes(&job, (double)(work->batch * work->heads * work->rows));
+    measure(&f, SKL_CALL_VALUE, scene->bar, "loss alone");
+    measure(&f, SKL_CALL_VALUE_AND_GRAD, scene->bar, "loss and gradients");
+    double block = materialised_bytes(c, (double)kit_case_rows(c));
     printf("  storing p and q takes  %8s for these rows", human_bytes((struct text){0}.chars, block));
-    printf(", %s for %s\n", human_bytes((struct text){0}.chars, materialised_bytes(&job, scene->whole)),
+    printf(", %s for %s\n", human_bytes((struct text){0}.chars, materialised_bytes(c, scene->whole)),
            scene->whole_name);
-    printf("  loss, mean over rows   %8.6f\n", job.reduced);
+    printf("  loss, mean over rows   %8.6f\n", f.value);
     fflush(stdout);
-    int ok = print_verification(&job, scene->samples);
+    int ok = print_verification(&f, scene->samples);
     stop_if_interrupted();
-    job_free(&job);
+    kit_destroy(&f);
     return ok;
 }
 
 static int show_attention(int threads)
 {
-    struct work w = work_default(SKL_ATTENTION);
-    w.heads = 8, w.kv_heads_s = 2, w.kv_heads_t = 8;
-    w.rows = 512, w.cols = 65536;
-    w.dim_s = 64, w.dim_t = 128;
-    w.causal = 1;
-    w.threads = threads;
+    struct kit_case c = usual_case(SKL_ATTENTION, 512, 65536, 64);
+    c.heads = 8, c.key_heads[S] = 2, c.key_heads[T] = 8;
+    c.dim[T] = 128;
+    c.causal = 1;
+    c.threads = threads;
     struct scene scene = {
         "Attention: 8 heads, the last 512 queries of a causal context of 65536 keys; student width 64 "
         "with 2 key heads,\nteacher width 128 with 8, f32. Forward KL.",
         "attention ", 8, 8.0 * 65536, "the whole context"};
-    return show(&w, &scene);
+    return show(&c, &scene);
 }
 
 static int show_vocabulary(int threads)
 {
-    struct work w = work_default(SKL_LINEAR);
-    w.rows = 512, w.cols = 152064;
-    w.dim_s = 512, w.dim_t = 1024;
-    w.dtype_s = w.dtype_t = SKL_BF16;
-    w.temperature = 2;
-    w.threads = threads;
+    struct kit_case c = usual_case(SKL_LINEAR, 512, 152064, 512);
+    c.dim[T] = 1024;
+    c.dtype[S] = c.dtype[T] = SKL_BF16;
+    c.temperature = 2, c.spread = 1;
+    c.threads = threads;
     struct scene scene = {
         "Vocabulary: 512 tokens, 152064 words; student width 512, teacher width 1024, bf16, temperature 2. "
         "Forward KL;\ngradients of the hidden states and of the student's unembedding.",
         "vocabulary", 2, 16384, "a batch of 16384 tokens"};
-    return show(&w, &scene);
+    return show(&c, &scene);
 }
 
 static const char about[] =

@@ -3,10 +3,10 @@
  * streamkl info: what this build and this machine have.
  */
 #include "commands.h"
-#include "cpu/peak.h"
 #include "device.h"
 #include "machine.h"
 #include "options.h"
+#include "peak.h"
 #include "units.h"
 
 #include <stdio.h>

@@ -13,8 +13,6 @@
 enum { MAX_OPTIONS = 48, FIRST_ID = 256 };
 
 const char *const isa_names[] = {"best", "baseline", "avx2", "avx512", "neon", NULL};
-const char *const dtype_names[] = {"f32", "bf16", "f16", NULL};
-const char *const divergence_names[] = {"forward", "reverse", "jsd", NULL};
 
 static void print_argument(const struct option_spec *option)
 {

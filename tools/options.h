@@ -39,7 +39,7 @@ int options_parse(const struct command *command, int argc, char **argv);
 /* Exits with EXIT_USAGE when this build or CPU lacks the instruction set. */
 void require_isa(const struct command *command, int isa);
 
-/* Positions are those of the enums in streamkl.h. */
-extern const char *const isa_names[], *const dtype_names[], *const divergence_names[];
+/* Positions are those of enum skl_isa. */
+extern const char *const isa_names[];
 
 #endif

@@ -118,7 +118,7 @@ static struct skl_outputs rows_out(int which)
     out.loss = rows_of(loss), out.lse_s = rows_of(lse_s), out.lse_t = rows_of(lse_t);
     if (which == SKL_JSD)
         out.kl_s = rows_of(kl_s), out.kl_t = rows_of(kl_t);
-    memset(loss, TEST_CANARY, sizeof loss);
+    memset(loss, KIT_CANARY, sizeof loss);
     value = (double)NAN;
     return out;
 }
@@ -127,7 +127,7 @@ static void add_grads(struct skl_outputs *out)
 {
     out->s.a = matrix_of(da[0], ROWS), out->s.b = matrix_of(db[0], COLUMNS);
     out->t.a = matrix_of(da[1], ROWS), out->t.b = matrix_of(db[1], COLUMNS);
-    memset(da, TEST_CANARY, sizeof da), memset(db, TEST_CANARY, sizeof db);
+    memset(da, KIT_CANARY, sizeof da), memset(db, KIT_CANARY, sizeof db);
 }
 
 static void check_values(void)

@@ -53,7 +53,7 @@ static struct skl_outputs saved(void)
 /* Every call with these structures, which may be of any size. */
 static enum skl_status run(int call, const void *p, const void *from, const void *out)
 {
-    memset(&to, TEST_CANARY, sizeof to);
+    memset(&to, KIT_CANARY, sizeof to);
     for (int i = 0; i < ROWS; i++) to.state[i] = (struct skl_state){0, 1, 0, 0, 1, 0};
     memcpy(&before, &to, sizeof to);
     switch (call) {
@@ -77,9 +77,9 @@ static void refused(enum skl_status status, const char *name)
 /* ------------------------------------------------------------------------------------------------ structures --- */
 
 /* A structure at the end of readable memory, of 'size' bytes: what fits of 'from', then zeros. */
-static void *grown(struct test_buffer *memory, const void *from, size_t now, size_t size)
+static void *grown(struct kit_buffer *memory, const void *from, size_t now, size_t size)
 {
-    *memory = test_alloc(size, 1, TEST_AT_END);
+    *memory = test_alloc(size, 1, KIT_AT_END);
     memset(memory->data, 0, size);
     memcpy(memory->data, from, size < now ? size : now);
     memcpy(memory->data, &size, sizeof size);
@@ -104,7 +104,7 @@ static enum skl_status run_sized(int call, int which, size_t size, size_t byte)
     struct skl_problem p = problem();
     struct skl_outputs from = saved(), out = outputs(call);
     const void *all[STRUCTURES] = {&p, &from, &out};
-    struct test_buffer memory;
+    struct kit_buffer memory;
     unsigned char *other = grown(&memory, all[which], sizes[which], size);
     if (byte)
         other[byte] = 1;
@@ -148,7 +148,7 @@ static void absurd_sizes(int call, int which)
 {
     size_t each[] = {
         0, 1, 7, 8, first_sizes[which] - 1, (1 << 16) + 1, (size_t)1 << 40, SIZE_MAX / 2 + 1, SIZE_MAX - 7, SIZE_MAX};
-    struct test_buffer memory = test_alloc(sizeof(size_t), sizeof(size_t), TEST_AT_END);
+    struct kit_buffer memory = test_alloc(sizeof(size_t), sizeof(size_t), KIT_AT_END);
     for (int i = 0; i < COUNT(each); i++) {
         struct skl_problem p = problem();
         struct skl_outputs from = saved(), out = outputs(call);

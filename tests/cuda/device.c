@@ -210,7 +210,7 @@ static double *numbers(const void *data, int64_t rows, int64_t cols, int64_t ld,
 {
     double *x = malloc((size_t)(rows * cols) * sizeof *x);
     struct skl_tensor t = skl_vector(dtype, data, rows * ld);
-    for (int64_t i = 0; i < rows * cols; i++) x[i] = test_get(&t, i / cols * ld + i % cols);
+    for (int64_t i = 0; i < rows * cols; i++) x[i] = kit_get(&t, i / cols * ld + i % cols);
     return x;
 }
 
@@ -224,7 +224,7 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
     double *a = p->transpose_a ? numbers(p->a, p->k, p->m, p->lda, p->dtype)
                                : numbers(p->a, p->m, p->k, p->lda, p->dtype);
     double *b = numbers(p->b, p->k, p->n, p->ldb, p->dtype), *sum = malloc((size_t)p->n * sizeof *sum);
-    size_t size = test_element_size(p->dtype_c);
+    size_t size = kit_element_size(p->dtype_c);
     for (int64_t i = 0; i < p->m; i++) {
         struct skl_tensor c = skl_vector(p->dtype_c, (char *)p->c + (size_t)(i * p->ldc) * size, p->n);
         CHECK(emu_unwritten(c.data, (size_t)p->n * size) == 0, "a product over a C that nobody has written");
@@ -233,7 +233,7 @@ static enum skl_status product(const struct skl_gpu_product *p, void *stream)
             for (int64_t j = 0; j < p->n; j++)
                 sum[j] += a[p->transpose_a ? k * p->m + i : i * p->k + k] * b[k * p->n + j];
         for (int64_t j = 0; j < p->n; j++)
-            test_set(&c, j, *p->alpha * sum[j] + (*p->beta != 0 ? *p->beta * test_get(&c, j) : 0));
+            kit_set(&c, j, *p->alpha * sum[j] + (*p->beta != 0 ? *p->beta * kit_get(&c, j) : 0));
         emu_written(c.data, (size_t)p->n * size);
     }
     free(a), free(b), free(sum);
@@ -265,34 +265,58 @@ void test_device_reset(void)
 
 /* --------------------------------------------------------------------------------------------------- fixtures --- */
 
+static void send(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    emu_written(to, bytes);
+}
+
+static void fetch(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void spoil(void *p, size_t bytes)
+{
+    memset(p, KIT_CANARY, bytes);
+    emu_forget(p, bytes);
+}
+
+static void wait_for_nothing(void)
+{
+}
+
+static const struct kit_device far_memory = {emu_allocate, emu_release, send, fetch, spoil, wait_for_nothing};
+const struct kit_memory test_device_memory = {test_alloc, test_free, &far_memory};
+
 static struct skl_tensor *input(struct skl_problem *p, int k)
 {
-    struct skl_tensor *each[INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,
-                                       &p->t.bias, &p->begin, &p->end,    &p->weight};
+    struct skl_tensor *each[KIT_INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,
+                                           &p->t.bias, &p->begin, &p->end,    &p->weight};
     return each[k];
 }
 
-void test_device_adopt(struct test_fixture *f)
+void test_device_adopt(struct kit_fixture *f)
 {
-    for (int k = 0; k < INPUTS; k++) {
+    for (int k = 0; k < KIT_INPUTS; k++) {
         if (!f->in[k].memory.data)
             continue;
         emu_adopt(f->in[k].memory.data, f->in[k].memory.size);
         emu_written(f->in[k].memory.data, f->in[k].memory.size);
         input(&f->p, k)->device = SKL_CUDA;
     }
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (f->out[k].memory.data)
             emu_adopt(f->out[k].memory.data, f->out[k].memory.size), f->out[k].t.device = SKL_CUDA;
     emu_adopt(&f->value, sizeof f->value);
 }
 
-void test_device_release(struct test_fixture *f)
+void test_device_release(struct kit_fixture *f)
 {
-    for (int k = 0; k < INPUTS; k++)
+    for (int k = 0; k < KIT_INPUTS; k++)
         if (f->in[k].memory.data)
             emu_release(f->in[k].memory.data);
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (f->out[k].memory.data)
             emu_release(f->out[k].memory.data);
     emu_release(&f->value);

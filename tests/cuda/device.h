@@ -32,9 +32,11 @@ int test_device_replace(const char *unit, const char *ptx);
 const char *test_device_ptx(const char *unit);
 
 /* The problem's tensors and the outputs' become the device's, and its memory known to it. Undo before destroying. */
-void test_device_adopt(struct test_fixture *f);
-void test_device_release(struct test_fixture *f);
-struct skl_outputs test_device_outputs(struct test_fixture *f, int with_rows, unsigned grads);
+void test_device_adopt(struct kit_fixture *f);
+void test_device_release(struct kit_fixture *f);
+
+/* Or: memory of its own, to which kit_build() copies, as `streamkl check --device cuda` does with a GPU's. */
+extern const struct kit_memory test_device_memory;
 
 /* Checks that nothing went wrong in any launch since the last reset: races, bounds, uninitialised memory, conflicts. */
 int test_device_clean(const char *what);

@@ -41,35 +41,28 @@ static inline int test_long(void)
 
 /* Tails in rows and columns, a diagonal, two heads of one key head; with 108 processors and 1024 columns or more,
  * splits. */
-static inline struct test_case family_case(const struct family *f, int64_t rows, int64_t cols)
+static inline struct kit_case family_case(const struct family *f, int64_t rows, int64_t cols)
 {
-    struct test_case c = test_attention_case(rows, cols, f->dim);
+    struct kit_case c = kit_attention_case(rows, cols, f->dim);
     c.heads = 2, c.key_heads[S] = c.key_heads[T] = 1;
     c.causal = 1;
     c.dtype[S] = c.dtype[T] = f->type;
-    c.place = TEST_AT_START; /* aligned as cudaMalloc's */
+    c.place = KIT_ALIGNED; /* aligned as cudaMalloc's */
     return c;
 }
 
-/* Of each dx before the gradient products: 8 and 11 significant bits; of the coarser type, if the sides differ. */
-static inline double dx_rounding(const struct test_case *c)
-{
-    int bf16 = c->dtype[S] == SKL_BF16 || c->dtype[T] == SKL_BF16, f16 = c->dtype[S] == SKL_F16 || c->dtype[T] == SKL_F16;
-    return bf16 ? 0x1p-8 : f16 ? 0x1p-11 : 0;
-}
-
-/* Built, with expectations, in the device's memory. */
-static inline void family_begin(struct test_fixture *f, const struct test_case *c, int any_order, double row_factor)
+/* Built, with expectations, in the device's memory. 'rows' is that of struct kit_allowance. */
+static inline void family_begin(struct kit_fixture *f, const struct kit_case *c, int any_order, double rows)
 {
     test_build(f, c);
-    f->dx_rounding = dx_rounding(c);
-    f->row_factor = row_factor;
+    f->allow.rows = rows;
+    f->allow.rounds_dx = 1;
     f->p.any_order = any_order;
-    test_expect(f);
+    kit_expect(f);
     test_device_adopt(f);
 }
 
-static inline void family_end(struct test_fixture *f)
+static inline void family_end(struct kit_fixture *f)
 {
     test_device_release(f);
     test_destroy(f);

@@ -5,37 +5,53 @@
  */
 #include "families.h"
 
-/* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. */
-static const double ROWS = 2;
+/* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. And dx is rounded. */
+static const struct kit_allowance allow = {.rows = 3, .rounds_logits = 1, .rounds_dx = 1};
 
-static int run_case(const struct test_case *c)
+/* The ways from 'first' to 'last' of a fixture whose memory the device knows. */
+static void run_ways(struct kit_fixture *f, int first, int last)
 {
-    static const enum test_way ways[] = {WAY_VALUE, WAY_TOGETHER, WAY_BACKWARD};
-    struct test_fixture f;
     char text[512];
-    int wrong = 0;
-    test_build(&f, c);
-    f.dx_rounding = dx_rounding(c);
-    f.row_factor = ROWS;
-    test_expect(&f);
-    test_describe(c, text, sizeof text);
-    test_device_adopt(&f);
-    for (int i = 0; i < COUNT(ways); i++) {
+    kit_describe(&f->c, text, sizeof text);
+    for (int way = first; way <= last; way++) {
+        if (way == KIT_RECOMPUTE && f->memory == &test_memory)
+            continue;
         test_context("%s", text);
-        wrong += test_run(&f, ways[i]);
-        wrong += test_device_clean(test_way_name[ways[i]]);
+        test_run(f, (enum kit_way)way);
+        test_device_clean(kit_way_names[way]);
         test_device.total = (struct emu_report){0};
     }
-    test_device_release(&f);
-    test_destroy(&f);
-    return wrong;
 }
 
-static struct test_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
+static void run_case(const struct kit_case *c)
 {
-    struct test_case c = use == SKL_LINEAR ? test_linear_case(rows, cols, dim) : test_attention_case(rows, cols, dim);
+    struct kit_fixture f;
+    test_build(&f, c);
+    f.allow = allow;
+    kit_expect(&f);
+    test_device_adopt(&f);
+    run_ways(&f, KIT_VALUE, KIT_BACKWARD);
+    test_device_release(&f);
+    test_destroy(&f);
+}
+
+/* Every way, as `streamkl check --device cuda` runs them: operands and results are copied, and the workspace is the
+ * caller's where a way gives one. */
+static void run_copied(const struct kit_case *c)
+{
+    struct kit_fixture f;
+    kit_build(&f, c, &test_device_memory, &test_numbers);
+    f.allow = allow;
+    kit_expect(&f);
+    run_ways(&f, KIT_VALUE, KIT_SLICES);
+    kit_destroy(&f);
+}
+
+static struct kit_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
+{
+    struct kit_case c = use == SKL_LINEAR ? kit_linear_case(rows, cols, dim) : kit_attention_case(rows, cols, dim);
     c.dtype[S] = c.dtype[T] = type;
-    c.place = TEST_AT_START; /* aligned, as tensor cores want it */
+    c.place = KIT_ALIGNED; /* aligned, as tensor cores want it */
     return c;
 }
 
@@ -47,9 +63,9 @@ static void sizes(void)
     int k = 0;
     for (int d = 0; d < COUNT(dims); d++)
         for (int i = 0; i < COUNT(cols); i++, k++) {
-            struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
-                                       dims[d]);
-            c.divergence = k % 3;
+            struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
+                                      dims[d]);
+            c.divergence = k % KIT_DIVERGENCE_COUNT;
             c.own = k % 4 == 3;
             run_case(&c);
         }
@@ -63,8 +79,8 @@ static void widths(void)
     int k = 0;
     for (int d = 0; d < COUNT(dims); d++)
         for (int t = 0; t < COUNT(types); t++, k++) {
-            struct test_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
-            c.divergence = k % 3;
+            struct kit_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
+            c.divergence = k % KIT_DIVERGENCE_COUNT;
             c.dim[T] = k % 4 == 1 ? 40 : dims[d];
             c.bias[S] = k % 2, c.bias[T] = k % 3;
             run_case(&c);
@@ -74,14 +90,14 @@ static void widths(void)
 static void masks(void)
 {
     for (int k = 0; k < 12; k++) {
-        struct test_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
-                                   k % 4 == 3 ? 128 : 64);
+        struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
+                                  k % 4 == 3 ? 128 : 64);
         c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
         c.causal = k % 2 == 0;
         c.left = k % 3 == 2 ? 20 : -1;
         c.ranges = k % 4 == 1;
-        c.weights = k % 4 == 2 ? TEST_SOME_ZERO : k % 5 == 4 ? TEST_POSITIVE : TEST_UNWEIGHTED;
-        c.divergence = k % 3;
+        c.weights = k % 4 == 2 ? KIT_SOME_ZERO : k % 5 == 4 ? KIT_POSITIVE : KIT_UNWEIGHTED;
+        c.divergence = k % KIT_DIVERGENCE_COUNT;
         c.softcap[S] = k % 6 == 5 ? 20 : 0;
         c.pad[S] = k % 4 == 3 ? 9 : 0;
         run_case(&c);
@@ -105,16 +121,14 @@ static void small_dx(void)
 static void random_cases(int n)
 {
     for (int k = 0; k < n; k++) {
-        struct test_case c = test_random_case();
-        if (k % 4 != 3) {
-            c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F16;
-            c.dim[S] = (c.dim[S] + 7) / 8 * 8, c.dim[T] = (c.dim[T] + 7) / 8 * 8;
-            c.scale[S] = fabs(c.scale[S]), c.scale[T] = fabs(c.scale[T]);
-            c.place = TEST_AT_START, c.layout = k % 3 ? TEST_DENSE : c.layout;
+        struct kit_case c = kit_random_device_case(&test_numbers);
+        if (k % 4 == 0) {
+            kit_shrink(&c, 1e5);
+            run_copied(&c);
+        } else {
+            kit_shrink(&c, 4e6);
+            run_case(&c);
         }
-        if (c.layout == TEST_BROADCAST && c.grads)
-            c.layout = TEST_GAPS;
-        run_case(&c);
     }
 }
 

@@ -18,11 +18,11 @@
  * again. */
 struct subject {
     int there;
-    struct test_fixture f;
+    struct kit_fixture f;
     enum skl_call call;
     unsigned grads;
     struct skl_outputs saved;
-    unsigned char *want[OUTPUTS]; /* what the whole kernel writes */
+    unsigned char *want[KIT_RESULTS]; /* what the whole kernel writes */
     double value;
     uint64_t left; /* copies that the whole kernel leaves behind */
 };
@@ -38,9 +38,9 @@ static const char *const schedule_name[] = {"forward, late",  "reverse, late", "
 
 static struct skl_outputs run(struct subject *s, const struct emu_options *options)
 {
-    struct skl_outputs out = test_outputs(&s->f, 0, s->grads);
+    struct skl_outputs out = kit_outputs(&s->f, 0, s->grads);
     if (s->call != SKL_CALL_BACKWARD) {
-        struct skl_outputs rows = test_outputs(&s->f, 1, 0);
+        struct skl_outputs rows = kit_outputs(&s->f, 1, 0);
         rows.s = out.s, rows.t = out.t, out = rows;
     }
     test_device_reset();
@@ -56,13 +56,13 @@ static struct skl_outputs run(struct subject *s, const struct emu_options *optio
 /* Of 400 columns 0 .. 199 for the rows of the first head, 150 .. 299 for those of the second: there are tiles of
  * columns that both see, that only the second sees, that only the first sees, after which copies may be on their way,
  * and that nobody sees. */
-static void see_apart(struct test_fixture *f)
+static void see_apart(struct kit_fixture *f)
 {
     for (int64_t row = 0; row < 2 * f->c.rows; row++) {
         int second = row >= f->c.rows;
-        test_set(&f->in[6].t, row, second ? 150 : 0), test_set(&f->in[7].t, row, second ? 300 : 200);
+        kit_set(&f->in[6].t, row, second ? 150 : 0), kit_set(&f->in[7].t, row, second ? 300 : 200);
     }
-    f->checksum = test_checksum(f);
+    f->checksum = kit_checksum(f);
 }
 
 /* The kernel's name says what runs it: forward_bf16_64_jsd, rows_f16_128_pj, sum_columns. Variants of those that go
@@ -79,11 +79,11 @@ static void begin(struct subject *s, const char *kernel, int variant)
     int tensor = by_rows || by_columns || fused || stream || forward, dim = 0;
     if (tensor && !stream)
         sscanf(strchr(strchr(kernel, '_') + 1, '_'), "_%d", &dim);
-    struct test_case c = by_rows || by_columns || fused || forward ? test_attention_case(70, 200, dim)
-                         : stream                                  ? test_linear_case(70, 300, 264)
-                                                                   : test_linear_case(70, 150, 40);
+    struct kit_case c = by_rows || by_columns || fused || forward ? kit_attention_case(70, 200, dim)
+                        : stream                                  ? kit_linear_case(70, 300, 264)
+                                                                  : kit_linear_case(70, 150, 40);
     c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
-    c.place = TEST_AT_START;
+    c.place = KIT_ALIGNED;
     s->call = SKL_CALL_VALUE;
     c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD : SKL_FORWARD_KL;
     if (by_columns || fused)
@@ -92,13 +92,13 @@ static void begin(struct subject *s, const char *kernel, int variant)
         return;
     if (by_rows || by_columns || fused || strcmp(last, "_dz") == 0) {
         s->call = SKL_CALL_BACKWARD;
-        s->grads = by_rows ? GRAD_A_S : by_columns ? GRAD_B_S : GRAD_A_S | GRAD_B_S;
+        s->grads = by_rows ? KIT_GRAD_A_S : by_columns ? KIT_GRAD_B_S : KIT_GRAD_A_S | KIT_GRAD_B_S;
     }
     if (!tensor && !plain) { /* the small kernels: all of them */
         s->call = SKL_CALL_VALUE_AND_GRAD;
-        s->grads = GRAD_ALL;
+        s->grads = KIT_GRAD_ALL;
         c.rows = 300, c.cols = 20, c.dim[S] = c.dim[T] = 8;
-        c.divergence = SKL_JSD, c.weights = TEST_POSITIVE, c.bias[S] = c.bias[T] = 1, c.own = 1;
+        c.divergence = SKL_JSD, c.weights = KIT_POSITIVE, c.bias[S] = c.bias[T] = 1, c.own = 1;
     }
     c.grads = s->grads;
     test_build(&s->f, &c);
@@ -107,7 +107,7 @@ static void begin(struct subject *s, const char *kernel, int variant)
     s->f.p.any_order = fused, s->there = 1;
     test_device_adopt(&s->f);
     if (s->call == SKL_CALL_BACKWARD) { /* what it starts from is not the mutant's */
-        s->saved = test_outputs(&s->f, 1, 0);
+        s->saved = kit_outputs(&s->f, 1, 0);
         s->saved.value = NULL;
         CHECK_STATUS(skl_value(&s->f.p, &s->saved), SKL_OK);
     }
@@ -115,7 +115,7 @@ static void begin(struct subject *s, const char *kernel, int variant)
     CHECK(test_device_ran(kernel), "%s did not run", kernel);
     test_device_clean(kernel);
     s->value = s->f.value, s->left = test_device.total.unwaited_copies;
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (s->f.out[k].memory.data)
             s->want[k] = memcpy(malloc(s->f.out[k].memory.size), s->f.out[k].memory.data, s->f.out[k].memory.size);
 }
@@ -124,7 +124,7 @@ static void end(struct subject *s)
 {
     if (!s->there)
         return;
-    for (int k = 0; k < OUTPUTS; k++) free(s->want[k]);
+    for (int k = 0; k < KIT_RESULTS; k++) free(s->want[k]);
     test_device_release(&s->f);
     test_destroy(&s->f);
 }
@@ -134,23 +134,23 @@ static void end(struct subject *s)
 /* Kernels with atomics do not repeat the last bits. */
 static int same(const struct subject *s, int k)
 {
-    const struct test_tensor *t = &s->f.out[k];
+    const struct kit_tensor *t = &s->f.out[k];
     if (!s->f.p.any_order)
         return memcmp(s->want[k], t->memory.data, t->memory.size) == 0;
     struct skl_tensor want = t->t;
     want.data = s->want[k] + ((unsigned char *)t->t.data - t->memory.data);
     double most = 0;
-    for (int64_t i = 0; i < test_count(&want); i++) most = fmax(most, fabs(test_get(&want, i)));
-    for (int64_t i = 0; i < test_count(&want); i++)
-        if (!test_within(test_get(&t->t, i), test_get(&want, i), 1e-5 * most))
+    for (int64_t i = 0; i < kit_count(&want); i++) most = fmax(most, fabs(kit_get(&want, i)));
+    for (int64_t i = 0; i < kit_count(&want); i++)
+        if (!test_within(kit_get(&t->t, i), kit_get(&want, i), 1e-5 * most))
             return 0;
     return 1;
 }
 
-static int has_nan(const struct test_tensor *t)
+static int has_nan(const struct kit_tensor *t)
 {
-    for (int64_t i = 0; i < test_count(&t->t); i++)
-        if (isnan(test_get(&t->t, i)))
+    for (int64_t i = 0; i < kit_count(&t->t); i++)
+        if (isnan(kit_get(&t->t, i)))
             return 1;
     return 0;
 }
@@ -173,8 +173,8 @@ static void judge(struct subject *s, const struct skl_outputs *out, char text[12
     for (int i = 0; i < COUNT(reported); i++)
         if (reported[i].seen)
             snprintf(text + strlen(text), 128 - strlen(text), "%s%s", *text ? ", " : "", reported[i].name);
-    for (int k = 0; k < OUTPUTS; k++)
-        if (test_slot((struct skl_outputs *)out, k)->data)
+    for (int k = 0; k < KIT_RESULTS; k++)
+        if (kit_slot((struct skl_outputs *)out, k)->data)
             wrong |= !same(s, k), nan |= has_nan(&s->f.out[k]);
     if (nan || wrong)
         snprintf(text + strlen(text), 128 - strlen(text), "%s%s", *text ? ", " : "", nan ? "NaN" : "wrong");

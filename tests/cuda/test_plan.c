@@ -11,10 +11,10 @@
 /* ------------------------------------------------------------------------------------------------ decisions --- */
 
 /* The plan of a call on everything that the fixture has; status and plan. */
-static enum skl_status make_plan(struct test_fixture *f, enum skl_call call, int processors, struct skl_gpu_plan *plan)
+static enum skl_status make_plan(struct kit_fixture *f, enum skl_call call, int processors, struct skl_gpu_plan *plan)
 {
-    struct skl_outputs out = test_outputs(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : GRAD_ALL);
-    struct skl_outputs saved = test_outputs(f, 1, 0);
+    struct skl_outputs out = kit_outputs(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
+    struct skl_outputs saved = kit_outputs(f, 1, 0);
     struct skl_gpu_properties device = {processors, 99 << 10};
     struct skl_work w;
     saved.value = NULL;
@@ -25,10 +25,10 @@ static enum skl_status make_plan(struct test_fixture *f, enum skl_call call, int
     return skl_gpu_make_plan(call, &w, &device, plan);
 }
 
-static struct test_case tensor_core_case(int64_t rows, int64_t cols, int64_t dim)
+static struct kit_case tensor_core_case(int64_t rows, int64_t cols, int64_t dim)
 {
-    struct test_case c = test_attention_case(rows, cols, dim);
-    c.dtype[S] = c.dtype[T] = SKL_BF16, c.place = TEST_AT_START;
+    struct kit_case c = kit_attention_case(rows, cols, dim);
+    c.dtype[S] = c.dtype[T] = SKL_BF16, c.place = KIT_ALIGNED;
     return c;
 }
 
@@ -71,9 +71,9 @@ static void split_rule(void)
         {3, 7, 100, 108, 1},
     };
     for (int k = 0; k < COUNT(table); k++) {
-        struct test_fixture f;
+        struct kit_fixture f;
         struct skl_gpu_plan plan;
-        struct test_case c = tensor_core_case(1, 1, 8);
+        struct kit_case c = tensor_core_case(1, 1, 8);
         test_build(&f, &c);
         test_device_adopt(&f);
         test_context("split rule, case %d", k);
@@ -114,27 +114,27 @@ static void kernel_choice(void)
         double scale, softcap;
         int layout, place, family, width;
     } table[] = {
-        {"64", {1, 1}, {64, 64}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 64},
-        {"16", {2, 2}, {16, 16}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 64},
-        {"72", {1, 1}, {72, 72}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 128},
-        {"128", {2, 2}, {128, 128}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 128},
-        {"the wider side", {1, 1}, {64, 136}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 256},
-        {"256", {1, 1}, {256, 256}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 256},
-        {"264", {1, 1}, {264, 8}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_STREAM, 0},
-        {"f32", {0, 0}, {64, 64}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"bf16 and f16", {1, 2}, {64, 64}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"bf16 and f32", {1, 0}, {64, 64}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"not a multiple of 8", {1, 1}, {64, 60}, 0, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"not aligned", {1, 1}, {64, 64}, 0, 0, TEST_DENSE, TEST_ODD, SKL_FAMILY_PLAIN, 0},
-        {"odd strides", {1, 1}, {64, 64}, 0, 0, TEST_GAPS, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"scale below 0", {1, 1}, {64, 64}, -0.1, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
-        {"scale below 0, softcap", {1, 1}, {64, 64}, -0.1, 5, TEST_DENSE, TEST_AT_START, SKL_FAMILY_FORWARD, 64},
-        {"tiny scale", {1, 1}, {64, 64}, 1e-30, 0, TEST_DENSE, TEST_AT_START, SKL_FAMILY_PLAIN, 0},
+        {"64", {1, 1}, {64, 64}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 64},
+        {"16", {2, 2}, {16, 16}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 64},
+        {"72", {1, 1}, {72, 72}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 128},
+        {"128", {2, 2}, {128, 128}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 128},
+        {"the wider side", {1, 1}, {64, 136}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 256},
+        {"256", {1, 1}, {256, 256}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 256},
+        {"264", {1, 1}, {264, 8}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_STREAM, 0},
+        {"f32", {0, 0}, {64, 64}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"bf16 and f16", {1, 2}, {64, 64}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"bf16 and f32", {1, 0}, {64, 64}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"not a multiple of 8", {1, 1}, {64, 60}, 0, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"not aligned", {1, 1}, {64, 64}, 0, 0, KIT_DENSE, KIT_ODD, SKL_FAMILY_PLAIN, 0},
+        {"odd strides", {1, 1}, {64, 64}, 0, 0, KIT_GAPS, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"scale below 0", {1, 1}, {64, 64}, -0.1, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
+        {"scale below 0, softcap", {1, 1}, {64, 64}, -0.1, 5, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_FORWARD, 64},
+        {"tiny scale", {1, 1}, {64, 64}, 1e-30, 0, KIT_DENSE, KIT_ALIGNED, SKL_FAMILY_PLAIN, 0},
     };
     for (int k = 0; k < COUNT(table); k++)
         for (int use = 0; use < 2; use++) {
-            struct test_case c = use ? test_linear_case(5, 7, 1) : test_attention_case(5, 7, 1);
-            struct test_fixture f;
+            struct kit_case c = use ? kit_linear_case(5, 7, 1) : kit_attention_case(5, 7, 1);
+            struct kit_fixture f;
             struct skl_gpu_plan plan;
             for (int s = 0; s < 2; s++) c.dim[s] = table[k].dim[s], c.dtype[s] = table[k].type[s];
             c.scale[S] = table[k].scale, c.softcap[S] = table[k].softcap;
@@ -159,20 +159,20 @@ static void fused_choice(void)
         unsigned grads;
         int attention_grad, fused;
     } table[] = {
-        {0, 0, 64, GRAD_ALL, 1, 0},
-        {1, 0, 64, GRAD_ALL, 1, 1},
-        {1, 0, 128, GRAD_A_T | GRAD_B_T, 1, 1},
-        {1, 0, 64, GRAD_A_S, 1, 0},
-        {1, 0, 64, GRAD_B_S, 1, 0},
-        {1, 0, 64, GRAD_A_S | GRAD_B_T, 1, 0},
-        {1, 0, 64, GRAD_ALL - GRAD_B_T, 1, 0},
-        {1, 0, 256, GRAD_ALL, 1, 0},
-        {1, 0, 264, GRAD_ALL, 0, 0},
-        {1, 1, 64, GRAD_ALL, 0, 0},
+        {0, 0, 64, KIT_GRAD_ALL, 1, 0},
+        {1, 0, 64, KIT_GRAD_ALL, 1, 1},
+        {1, 0, 128, KIT_GRAD_A_T | KIT_GRAD_B_T, 1, 1},
+        {1, 0, 64, KIT_GRAD_A_S, 1, 0},
+        {1, 0, 64, KIT_GRAD_B_S, 1, 0},
+        {1, 0, 64, KIT_GRAD_A_S | KIT_GRAD_B_T, 1, 0},
+        {1, 0, 64, KIT_GRAD_ALL - KIT_GRAD_B_T, 1, 0},
+        {1, 0, 256, KIT_GRAD_ALL, 1, 0},
+        {1, 0, 264, KIT_GRAD_ALL, 0, 0},
+        {1, 1, 64, KIT_GRAD_ALL, 0, 0},
     };
     for (int k = 0; k < COUNT(table); k++) {
-        struct test_case c = tensor_core_case(5, 7, table[k].dim);
-        struct test_fixture f;
+        struct kit_case c = tensor_core_case(5, 7, table[k].dim);
+        struct kit_fixture f;
         struct skl_gpu_plan plan;
         c.use = table[k].linear ? SKL_LINEAR : SKL_ATTENTION, c.grads = table[k].grads;
         test_build(&f, &c);
@@ -199,16 +199,16 @@ static void limits(void)
     } table[] = {{300, 700, 64, SKL_F32, 0, 1},   {300, 700, 64, SKL_BF16, 1, 1}, {1000, 3000, 20, SKL_F32, 0, 0},
                  {200, 3000, 40, SKL_BF16, 1, 0}, {150, 900, 600, SKL_F16, 1, 0}, {5, 300, 1000, SKL_BF16, 0, 1}};
     for (int k = 0; k < COUNT(table); k++) {
-        struct test_case c = test_linear_case(table[k].rows, table[k].cols, table[k].dim);
-        struct test_fixture f;
+        struct kit_case c = kit_linear_case(table[k].rows, table[k].cols, table[k].dim);
+        struct kit_fixture f;
         struct skl_gpu_plan plan;
         size_t bytes, least;
         c.dtype[S] = c.dtype[T] = table[k].type, c.own = table[k].own, c.bias[S] = c.bias[T] = table[k].bias;
-        c.place = TEST_AT_START;
+        c.place = KIT_ALIGNED;
         test_build(&f, &c);
         test_device_adopt(&f);
         test_context("workspace limit, case %d", k);
-        struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         CHECK_STATUS(make_plan(&f, SKL_CALL_VALUE_AND_GRAD, test_device.processors, &plan), SKL_OK);
         CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &f.p, &out, &bytes), SKL_OK);
         CHECK(bytes == plan.bytes, "skl_workspace_size says %zu, the plan %zu", bytes, plan.bytes);
@@ -251,15 +251,15 @@ static void limits(void)
  * what is not its own finds it not initialised or changed. Here: offsets only. */
 static void offsets(void)
 {
-    struct test_case c = test_linear_case(300, 700, 64);
-    struct test_fixture f;
+    struct kit_case c = kit_linear_case(300, 700, 64);
+    struct kit_fixture f;
     struct skl_gpu_plan plan;
     c.divergence = SKL_JSD, c.dtype[S] = c.dtype[T] = SKL_BF16, c.own = 1, c.bias[S] = c.bias[T] = 1;
-    c.place = TEST_AT_START;
+    c.place = KIT_ALIGNED;
     test_build(&f, &c);
     test_device_adopt(&f);
     test_context("offsets");
-    struct skl_outputs out = test_outputs(&f, 0, GRAD_ALL);
+    struct skl_outputs out = kit_outputs(&f, 0, KIT_GRAD_ALL);
     struct skl_gpu_properties device = {4, 99 << 10};
     struct skl_work w;
     out.value = &f.value;
@@ -316,18 +316,18 @@ static void splits(void)
     } table[] = {{64, SKL_BF16, 0}, {272, SKL_BF16, 1}, {16, SKL_F32, 0}};
     for (int k = 0; k < COUNT(table); k++)
         for (int d = 0; d < 3; d++) {
-            struct test_case c = table[k].linear ? test_linear_case(20, 2100, table[k].dim)
-                                                 : test_attention_case(20, 2100, table[k].dim);
-            struct test_fixture f;
+            struct kit_case c = table[k].linear ? kit_linear_case(20, 2100, table[k].dim)
+                                                : kit_attention_case(20, 2100, table[k].dim);
+            struct kit_fixture f;
             double value[2];
             size_t bytes[2];
-            c.dtype[S] = c.dtype[T] = table[k].type, c.divergence = d, c.place = TEST_AT_START, c.grads = 0;
-            family_begin(&f, &c, 0, 2);
+            c.dtype[S] = c.dtype[T] = table[k].type, c.divergence = d, c.place = KIT_ALIGNED, c.grads = 0;
+            family_begin(&f, &c, 0, 3);
             for (int many = 0; many < 2; many++) {
                 test_device.processors = many ? 108 : 1;
                 test_device_reset();
                 test_context("dim %d, divergence %d, %d processors", (int)table[k].dim, d, test_device.processors);
-                struct skl_outputs out = test_outputs(&f, 1, 0);
+                struct skl_outputs out = kit_outputs(&f, 1, 0);
                 CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &f.p, &out, &bytes[many]), SKL_OK);
                 CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
                 test_compare(&f, &out, "value");
@@ -346,13 +346,13 @@ static void diagonal(void)
 {
     static const int64_t dims[] = {64, 128, 256};
     for (int k = 0; k < COUNT(dims); k++) {
-        struct test_case c = tensor_core_case(200, 200, dims[k]);
-        struct test_fixture f;
+        struct kit_case c = tensor_core_case(200, 200, dims[k]);
+        struct kit_fixture f;
         c.causal = 1, c.left = k == 1 ? 50 : -1;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_device_reset();
         test_context("diagonal, dim %d", (int)dims[k]);
-        test_run(&f, WAY_TOGETHER);
+        test_run(&f, KIT_TOGETHER);
         test_device_clean("value_and_grad");
         family_end(&f);
     }
@@ -365,21 +365,21 @@ static void slabs(void)
         int64_t dim;
         int32_t type;
         int own, lead, divergence, weights;
-    } table[] = {{20, SKL_F32, 0, 1, SKL_FORWARD_KL, TEST_UNWEIGHTED},
-                 {24, SKL_BF16, 0, 1, SKL_JSD, TEST_SOME_ZERO},
-                 {24, SKL_BF16, 1, 2, SKL_FORWARD_KL, TEST_POSITIVE},
-                 {40, SKL_F16, 1, 1, SKL_REVERSE_KL, TEST_UNWEIGHTED}};
+    } table[] = {{20, SKL_F32, 0, 1, SKL_FORWARD_KL, KIT_UNWEIGHTED},
+                 {24, SKL_BF16, 0, 1, SKL_JSD, KIT_SOME_ZERO},
+                 {24, SKL_BF16, 1, 2, SKL_FORWARD_KL, KIT_POSITIVE},
+                 {40, SKL_F16, 1, 1, SKL_REVERSE_KL, KIT_UNWEIGHTED}};
     for (int k = 0; k < COUNT(table); k++) {
-        struct test_case c = test_linear_case(300 / table[k].lead, 290, table[k].dim);
-        struct test_fixture f;
+        struct kit_case c = kit_linear_case(300 / table[k].lead, 290, table[k].dim);
+        struct kit_fixture f;
         struct skl_gpu_plan plan;
         size_t least = 0;
         c.dtype[S] = c.dtype[T] = table[k].type, c.own = table[k].own, c.divergence = table[k].divergence;
-        c.weights = table[k].weights, c.place = TEST_AT_START;
+        c.weights = table[k].weights, c.place = KIT_ALIGNED;
         c.lead = table[k].lead, c.heads = table[k].lead;
         c.bias[S] = 1, c.bias[T] = 1 + table[k].type;
         c.pad[T] = 9;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         f.p.workspace_limit = 1;
         test_context("slabs, case %d", k);
         CHECK(make_plan(&f, SKL_CALL_VALUE_AND_GRAD, 4, &plan) == SKL_BAD_ARGUMENT &&
@@ -389,10 +389,10 @@ static void slabs(void)
         CHECK_STATUS(make_plan(&f, SKL_CALL_VALUE_AND_GRAD, 4, &plan), SKL_OK);
         CHECK(plan.slab_rows == 128 && plan.slab_columns == 128, "slabs of %d x %d", plan.slab_rows, plan.slab_columns);
         test_device_reset();
-        test_run(&f, WAY_TOGETHER);
+        test_run(&f, KIT_TOGETHER);
         test_device_clean("value_and_grad");
         CHECK(test_device.products == 2 * 2 * 3 * 3, "%d products of 3 x 3 slabs on both sides", test_device.products);
-        test_run(&f, WAY_BACKWARD);
+        test_run(&f, KIT_BACKWARD);
         test_device_clean("backward");
         family_end(&f);
     }
@@ -406,20 +406,20 @@ static void own_workspace(void)
     for (int k = 0; k < 6; k++)
         for (int i = 0; i < COUNT(calls); i++) {
             enum skl_call call = calls[i];
-            struct test_case c = k % 2 ? test_linear_case(70, 150, 24) : test_attention_case(70, 150, 20);
-            struct test_fixture f;
+            struct kit_case c = k % 2 ? kit_linear_case(70, 150, 24) : kit_attention_case(70, 150, 20);
+            struct kit_fixture f;
             size_t bytes = 0;
             c.dtype[S] = c.dtype[T] = k % 2 ? SKL_BF16 : SKL_F32, c.divergence = k % 3, c.own = k / 3,
-            c.place = TEST_AT_START;
+            c.place = KIT_ALIGNED;
             c.bias[S] = k % 2;
-            family_begin(&f, &c, 0, 2);
+            family_begin(&f, &c, 0, 3);
             test_context("own workspace, case %d, call %d", k, (int)call);
-            struct skl_outputs saved = test_outputs(&f, 1, 0);
+            struct skl_outputs saved = kit_outputs(&f, 1, 0);
             saved.value = NULL;
             CHECK_STATUS(skl_value(&f.p, &saved), SKL_OK);
-            struct skl_outputs out = call == SKL_CALL_BACKWARD ? skl_no_outputs() : test_outputs(&f, 1, 0);
+            struct skl_outputs out = call == SKL_CALL_BACKWARD ? skl_no_outputs() : kit_outputs(&f, 1, 0);
             if (call != SKL_CALL_VALUE) {
-                struct skl_outputs grads = test_outputs(&f, 0, GRAD_ALL);
+                struct skl_outputs grads = kit_outputs(&f, 0, KIT_GRAD_ALL);
                 out.s = grads.s, out.t = grads.t;
             }
             CHECK_STATUS(skl_workspace_size(call, &f.p, &out, &bytes), SKL_OK);
@@ -451,15 +451,14 @@ static void own_workspace(void)
 static void failures(void)
 {
     for (int k = 0; k < 4; k++) {
-        struct test_case c = k % 2 ? test_linear_case(20, 30, 24) : test_attention_case(20, 30, 24);
-        struct test_fixture f;
-        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1,
-        c.place = TEST_AT_START;
+        struct kit_case c = k % 2 ? kit_linear_case(20, 30, 24) : kit_attention_case(20, 30, 24);
+        struct kit_fixture f;
+        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32, c.divergence = SKL_JSD, c.own = 1, c.place = KIT_ALIGNED;
         c.bias[S] = k % 2;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_device_reset();
         test_context("failing launches, case %d", k);
-        struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         struct test_device all = test_device;
         CHECK(all.kernel_count > 5, "only %d kernels", all.kernel_count);
@@ -474,7 +473,7 @@ static void failures(void)
         }
         test_device.fail = NULL;
         test_context("after failing launches, case %d", k);
-        test_run(&f, WAY_TOGETHER);
+        test_run(&f, KIT_TOGETHER);
         family_end(&f);
     }
 }
@@ -484,16 +483,16 @@ static void none(void)
 {
     for (int k = 0; k < 12; k++) {
         int no_columns = k % 2, linear = k / 2 % 2, divergence = k / 4;
-        struct test_case c = linear ? test_linear_case(70, 30, 24) : test_attention_case(70, 30, 24);
-        struct test_fixture f;
+        struct kit_case c = linear ? kit_linear_case(70, 30, 24) : kit_attention_case(70, 30, 24);
+        struct kit_fixture f;
         c.dtype[S] = c.dtype[T] = divergence == SKL_JSD ? SKL_F32 : SKL_BF16, c.divergence = divergence,
-        c.place = TEST_AT_START;
+        c.place = KIT_ALIGNED;
         c.bias[S] = linear;
         test_build(&f, &c);
         test_device_adopt(&f);
         test_context("%s, %s, divergence %d", no_columns ? "no columns" : "no rows", linear ? "linear" : "attention",
                      divergence);
-        struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         struct skl_tensor *rows[] = {&f.p.s.a,   &f.p.t.a,   &out.s.a,  &out.t.a, &out.loss,
                                      &out.lse_s, &out.lse_t, &out.kl_s, &out.kl_t};
         struct skl_tensor *columns[] = {&f.p.s.b, &f.p.t.b, &out.s.b, &out.t.b, &f.p.s.bias, &out.s.bias};
@@ -504,11 +503,11 @@ static void none(void)
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         test_device_clean("nothing");
         CHECK(f.value == 0, "value %g", f.value);
-        for (int i = 0; i < OUTPUTS; i++) {
-            struct skl_tensor *t = test_slot(&out, i);
-            double want = i == LSE_S || i == LSE_T ? -INFINITY : 0;
-            for (int64_t j = 0; t->data && j < test_count(t); j++)
-                CHECK(test_get(t, j) == want, "%s[%d] = %g", test_output_name[i], (int)j, test_get(t, j));
+        for (int i = 0; i < KIT_RESULTS; i++) {
+            struct skl_tensor *t = kit_slot(&out, i);
+            double want = i == KIT_LSE_S || i == KIT_LSE_T ? -INFINITY : 0;
+            for (int64_t j = 0; t->data && j < kit_count(t); j++)
+                CHECK(kit_get(t, j) == want, "%s[%d] = %g", kit_results[i].name, (int)j, kit_get(t, j));
         }
         test_device_release(&f);
         test_destroy(&f);
@@ -530,27 +529,27 @@ static void partial(void)
 {
     for (int k = 0; k < 9; k++) {
         int32_t type = k / 3 == 0 ? SKL_F32 : SKL_BF16;
-        struct test_case c = k / 3 == 1 ? test_attention_case(70, 150, 64)
-                                        : test_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
-        struct test_fixture f;
+        struct kit_case c = k / 3 == 1 ? kit_attention_case(70, 150, 64)
+                                       : kit_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
+        struct kit_fixture f;
         struct skl_problem slice[2];
         struct skl_state *state[2];
-        c.dtype[S] = c.dtype[T] = type, c.divergence = k % 3, c.place = TEST_AT_START, c.grads = 0;
-        c.bias[T] = c.use == SKL_LINEAR, c.weights = TEST_SOME_ZERO;
-        family_begin(&f, &c, 0, 2);
+        c.dtype[S] = c.dtype[T] = type, c.divergence = k % 3, c.place = KIT_ALIGNED, c.grads = 0;
+        c.bias[T] = c.use == SKL_LINEAR, c.weights = KIT_SOME_ZERO;
+        family_begin(&f, &c, 0, 3);
         test_context("partial, case %d", k);
         for (int i = 0; i < 2; i++) {
             int64_t first = i ? 66 : 0, n = i ? 84 : 66;
             slice[i] = f.p;
-            slice[i].s.b = test_slice(f.p.s.b, first, n), slice[i].t.b = test_slice(f.p.t.b, first, n);
-            slice[i].t.bias = test_slice(f.p.t.bias, first, n);
+            slice[i].s.b = kit_slice(f.p.s.b, first, n), slice[i].t.b = kit_slice(f.p.t.b, first, n);
+            slice[i].t.bias = kit_slice(f.p.t.bias, first, n);
             state[i] = emu_allocate((size_t)c.rows * sizeof **state);
         }
         test_device_reset();
-        struct skl_outputs whole = test_outputs(&f, 1, 0);
+        struct skl_outputs whole = kit_outputs(&f, 1, 0);
         CHECK_STATUS(skl_value(&f.p, &whole), SKL_OK);
         double value = f.value;
-        struct skl_outputs out = test_outputs(&f, 1, 0), lse = skl_no_outputs(), rest = out;
+        struct skl_outputs out = kit_outputs(&f, 1, 0), lse = skl_no_outputs(), rest = out;
         sweep_slices(slice, c.rows, NULL, state);
         if (c.divergence == SKL_JSD) {
             lse.lse_s = out.lse_s, lse.lse_t = out.lse_t;
@@ -573,32 +572,32 @@ static void partial(void)
 static void written(void)
 {
     for (int k = 0; k < 12; k++) {
-        struct test_case c = k % 2 ? test_linear_case(9, 33, 24) : test_attention_case(9, 33, 24);
-        struct test_fixture f;
+        struct kit_case c = k % 2 ? kit_linear_case(9, 33, 24) : kit_attention_case(9, 33, 24);
+        struct kit_fixture f;
         int32_t types[] = {SKL_F32, SKL_BF16, SKL_F16};
         c.dtype[S] = c.dtype[T] = types[k / 2 % 3], c.own = k / 6, c.divergence = k % 3;
-        c.layout = k % 3 ? TEST_GAPS : TEST_DENSE, c.place = k % 3 ? TEST_AT_END : TEST_AT_START;
-        c.batch = 2, c.heads = 2, c.lead = 3, c.causal = k % 2 == 0, c.weights = TEST_SOME_ZERO;
+        c.layout = k % 3 ? KIT_GAPS : KIT_DENSE, c.place = k % 3 ? KIT_AT_END : KIT_ALIGNED;
+        c.batch = 2, c.heads = 2, c.lead = 3, c.causal = k % 2 == 0, c.weights = KIT_SOME_ZERO;
         c.pad[S] = 3, c.pad[T] = 5;
         c.bias[S] = c.bias[T] = k % 2;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_context("what is written, case %d", k);
-        struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
-        for (int i = 0; i < OUTPUTS; i++)
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
+        for (int i = 0; i < KIT_RESULTS; i++)
             if (f.out[i].memory.data)
                 emu_forget(f.out[i].memory.data, f.out[i].memory.size);
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
-        for (int i = 0; i < OUTPUTS; i++) {
-            const struct test_tensor *t = &f.out[i];
-            size_t size = test_element_size(t->t.dtype), missing = 0;
+        for (int i = 0; i < KIT_RESULTS; i++) {
+            const struct kit_tensor *t = &f.out[i];
+            size_t size = kit_element_size(t->t.dtype), missing = 0;
             if (!t->memory.data)
                 continue;
-            for (int64_t j = 0; j < test_count(&t->t); j++)
-                missing += emu_unwritten((char *)t->t.data + (size_t)test_offset(&t->t, j) * size, size);
-            CHECK(missing == 0, "%zu bytes of %s were not written", missing, test_output_name[i]);
-            size_t gaps = t->memory.size - (size_t)test_count(&t->t) * size;
+            for (int64_t j = 0; j < kit_count(&t->t); j++)
+                missing += emu_unwritten((char *)t->t.data + (size_t)kit_offset(&t->t, j) * size, size);
+            CHECK(missing == 0, "%zu bytes of %s were not written", missing, kit_results[i].name);
+            size_t gaps = t->memory.size - (size_t)kit_count(&t->t) * size;
             CHECK(emu_unwritten(t->memory.data, t->memory.size) == gaps, "gaps of %s were written",
-                  test_output_name[i]);
+                  kit_results[i].name);
         }
         CHECK(emu_unwritten(&f.value, sizeof f.value) == 0, "the value was not written");
         test_compare(&f, &out, "value_and_grad");
@@ -632,7 +631,7 @@ static void many_heads(void)
         CHECK_STATUS(skl_gpu->launch(&l, NULL), SKL_OK);
         test_device_clean("convert");
         for (int64_t i = 0; i < all; i++)
-            wrong += !(test_get(&view, i / ROWS * STRIDE + FIRST + i % ROWS) == (double)from[i]);
+            wrong += !(kit_get(&view, i / ROWS * STRIDE + FIRST + i % ROWS) == (double)from[i]);
         CHECK(wrong == 0, "%lld rows are wrong", (long long)wrong);
         CHECK(emu_unwritten(to, (size_t)(BATCH * HEADS * STRIDE) * sizeof *to) == BATCH * HEADS * FIRST * sizeof *to,
               "gaps were written");

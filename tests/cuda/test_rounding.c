@@ -17,52 +17,49 @@ static const struct mode {
              {"perturbed 2", 0, 1, 2},
              {"both", 1, 1, 3}};
 
-/* How much wider the bounds of rows and logits are than the CPU's, of which they are 1 + this many.
- *   0          to nearest, and perturbed: 2 ulp of each exponential are of either sign and much of them
+/* How many times the CPU's the bounds of rows and logits are.
+ *   1          to nearest, and perturbed: 2 ulp of each exponential are of either sign and much of them
  *              cancels in l and acc
- *   D / 32     truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on
+ *   1 + D / 32 truncated: each of the D additions of a logit loses up to 2^-23 of the sum so far, half of that on
  *              average, always towards zero: x (1 - D 2^-24) at most, where the CPU's errors cancel to sqrt(D) 2^-25.
  *              Losses and LSEs shrink as the logits do, by D 2^-24 of themselves; the CPU's bounds have 2e-6 of
  *              themselves, D 2^-24 / (D / 32). Seen: up to two thirds of that. A tensor core truncates a sum of 4 to 16
  *              products once, with some bits more: this is harsher.
  * Gradients: their own sums over n <= 150 rows or columns lose n 2^-24 of themselves in the same way, 9e-6, where the
  * rounding of dx to 16 bits, which their bounds have in them, is 5e-4 and more. */
-static double row_factor(const struct mode *m, int64_t dim)
+static double allowed_rows(const struct mode *m, int64_t dim)
 {
-    return m->truncate ? (double)dim / 32 : 0;
+    return m->truncate ? 1 + (double)dim / 32 : 1;
 }
 
 /* The largest part of its bound that any element of the outputs from..to uses. */
-static double used(const struct test_fixture *f, int from, int to)
+static double used(const struct kit_fixture *f, int from, int to)
 {
     double most = 0;
     for (int k = from; k <= to; k++)
-        for (int64_t i = 0; f->out[k].t.data && i < test_count(&f->out[k].t); i++) {
-            double got = test_get(&f->out[k].t, i), error = fabs(got - f->want[k][i]);
-            double part = error / (f->bound[k][i] + test_half_ulp(f->out[k].t.dtype, got, f->want[k][i]));
-            most = error != 0 && isfinite(got) ? fmax(most, part) : most;
+        for (int64_t i = 0; f->out[k].t.data && i < kit_count(&f->out[k].t); i++) {
+            double got = kit_get(&f->out[k].t, i);
+            most = isfinite(got) ? fmax(most, kit_used(f, k, i, got)) : most;
         }
     return most;
 }
 
-static void run_modes(const struct family *family, struct test_case c)
+static void run_modes(const struct family *family, struct kit_case c)
 {
     for (int k = 0; k < COUNT(modes); k++) {
-        struct test_fixture f;
+        struct kit_fixture f;
         test_reseed(test_seed() + (uint64_t)family->dim);
-        family_begin(&f, &c, family->any_order, row_factor(&modes[k], c.dim[S]));
+        family_begin(&f, &c, family->any_order, allowed_rows(&modes[k], c.dim[S]));
         test_context("%s, divergence %d, %s", family->gradient, c.divergence, modes[k].name);
         test_device_reset();
         test_device.options = (struct emu_options){
             .truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
-        struct skl_outputs out = test_outputs(&f, 1, GRAD_ALL);
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         test_device_clean(modes[k].name);
         printf("%-14s %-8s %-12s rows use %5.2f, gradients %5.2f of their bound\n", family->gradient,
-               c.divergence == SKL_JSD          ? "jsd"
-               : c.divergence == SKL_REVERSE_KL ? "reverse"
-                                                : "forward",
-               modes[k].name, used(&f, LOSS, KL_T), used(&f, A_S, BIAS_T));
+               kit_divergence_names[c.divergence], modes[k].name, used(&f, KIT_LOSS, KIT_KL_T),
+               used(&f, KIT_A_S, KIT_BIAS_T));
         test_compare(&f, &out, modes[k].name);
         family_end(&f);
     }
@@ -72,16 +69,16 @@ static void run_modes(const struct family *family, struct test_case c)
 /* That the modes do anything at all: other bits than without them. */
 static void modes_matter(const struct family *family)
 {
-    struct test_case c = family_case(family, 20, 70);
-    struct test_fixture f;
+    struct kit_case c = family_case(family, 20, 70);
+    struct kit_fixture f;
     double value[3];
     c.grads = 0;
-    family_begin(&f, &c, 0, 2);
+    family_begin(&f, &c, 0, 3);
     test_context("modes of %s", family->sweep);
     for (int k = 0; k < 3; k++) {
         test_device.options = (struct emu_options){
             .truncate = modes[k].truncate, .perturb = modes[k].perturb, .seed = modes[k].seed};
-        struct skl_outputs out = test_outputs(&f, 1, 0);
+        struct skl_outputs out = kit_outputs(&f, 1, 0);
         CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
         value[k] = f.value;
     }
@@ -106,15 +103,15 @@ static void rising(void)
                  {SKL_ATTENTION, SKL_F32, 24}};
     for (int k = 0; k < COUNT(table) * 3; k++) {
         int64_t dim = table[k / 3].dim;
-        struct test_case c = table[k / 3].use == SKL_LINEAR ? test_linear_case(20, 200, dim)
-                                                            : test_attention_case(20, 200, dim);
-        struct test_fixture f;
-        c.dtype[S] = c.dtype[T] = table[k / 3].type, c.place = TEST_AT_START;
+        struct kit_case c = table[k / 3].use == SKL_LINEAR ? kit_linear_case(20, 200, dim)
+                                                           : kit_attention_case(20, 200, dim);
+        struct kit_fixture f;
+        c.dtype[S] = c.dtype[T] = table[k / 3].type, c.place = KIT_ALIGNED;
         c.divergence = k % 3, c.spread = 15;
-        family_begin(&f, &c, 0, 2);
+        family_begin(&f, &c, 0, 3);
         test_device_reset();
         test_context("rising logits, case %d, divergence %d", k / 3, c.divergence);
-        test_run(&f, WAY_TOGETHER);
+        test_run(&f, KIT_TOGETHER);
         test_device_clean("rising logits");
         family_end(&f);
     }
@@ -129,7 +126,7 @@ int main(int argc, char **argv)
         const struct family *family = &families[k];
         if ((family->extra && !test_long()) || (argc > 1 && !strstr(family->gradient, argv[1])))
             continue;
-        struct test_case c = family_case(family, 70, 150);
+        struct kit_case c = family_case(family, 70, 150);
         double start = test_cpu_seconds();
         modes_matter(family);
         for (c.divergence = SKL_FORWARD_KL; c.divergence <= SKL_JSD; c.divergence += test_long() ? 1 : 2)

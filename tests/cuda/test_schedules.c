@@ -16,15 +16,15 @@ static const char *const copies_name[] = {"late", "early", "sometimes"};
 
 /* Everything a call wrote, gaps and all. */
 struct results {
-    unsigned char *of[OUTPUTS];
+    unsigned char *of[KIT_RESULTS];
     double value;
 };
 
-static struct results keep(const struct test_fixture *f)
+static struct results keep(const struct kit_fixture *f)
 {
     struct results r = {.value = f->value};
-    for (int k = 0; k < OUTPUTS; k++) {
-        const struct test_buffer *m = &f->out[k].memory;
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        const struct kit_buffer *m = &f->out[k].memory;
         if (m->data)
             r.of[k] = memcpy(malloc(m->size), m->data, m->size);
     }
@@ -33,33 +33,33 @@ static struct results keep(const struct test_fixture *f)
 
 static void drop(struct results *r)
 {
-    for (int k = 0; k < OUTPUTS; k++) free(r->of[k]);
+    for (int k = 0; k < KIT_RESULTS; k++) free(r->of[k]);
 }
 
-static void check_same(const struct test_fixture *f, const struct results *first)
+static void check_same(const struct kit_fixture *f, const struct results *first)
 {
-    for (int k = 0; k < OUTPUTS; k++)
+    for (int k = 0; k < KIT_RESULTS; k++)
         if (first->of[k])
             CHECK(memcmp(first->of[k], f->out[k].memory.data, f->out[k].memory.size) == 0,
-                  "%s is not what it was in the first schedule", test_output_name[k]);
+                  "%s is not what it was in the first schedule", kit_results[k].name);
     CHECK(memcmp(&first->value, &f->value, sizeof f->value) == 0, "the value is not what it was in the first schedule");
 }
 
 /* Every 'step'-th of the orders x copies. */
-static void run_schedules(const struct family *family, const struct test_case *c, unsigned grads, int step)
+static void run_schedules(const struct family *family, const struct kit_case *c, unsigned grads, int step)
 {
-    struct test_fixture f;
+    struct kit_fixture f;
     struct results first = {0};
     char text[512];
-    test_describe(c, text, sizeof text);
-    family_begin(&f, c, family->any_order, 2);
+    kit_describe(c, text, sizeof text);
+    family_begin(&f, c, family->any_order, 3);
     for (int k = 0; k < COUNT(orders) * 3; k += step) {
         test_device.options = (struct emu_options){
             .order = orders[k / 3].order, .copies = k % 3, .seed = orders[k / 3].seed};
         test_context("%s %d, copies %s, %s: %s", orders[k / 3].name, (int)orders[k / 3].seed, copies_name[k % 3],
                      family->gradient, text);
         test_device_reset();
-        struct skl_outputs out = test_outputs(&f, 1, grads);
+        struct skl_outputs out = kit_outputs(&f, 1, grads);
         if (grads)
             CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         else
@@ -102,10 +102,10 @@ static void check_ran(const struct family *family, int jsd)
 /* Rows and columns end within a tile, the diagonal goes through two tiles, two heads add to one gradient. */
 static void whole(const struct family *family)
 {
-    struct test_case c = family_case(family, 70, 150);
+    struct kit_case c = family_case(family, 70, 150);
     for (int jsd = 0; jsd < 2; jsd++) {
         c.divergence = jsd ? SKL_JSD : SKL_FORWARD_KL;
-        run_schedules(family, &c, GRAD_ALL,
+        run_schedules(family, &c, KIT_GRAD_ALL,
                       family->type == SKL_F32 ? 3 : 1); /* plain kernels copy nothing in the background */
         check_ran(family, jsd);
     }
@@ -115,7 +115,7 @@ static void whole(const struct family *family)
  * all that is new, so each order and each kind of copies once. */
 static void split(const struct family *family)
 {
-    struct test_case c = family_case(family, 70, 2570);
+    struct kit_case c = family_case(family, 70, 2570);
     c.left = 120, c.divergence = SKL_JSD;
     run_schedules(family, &c, 0, 4);
 }

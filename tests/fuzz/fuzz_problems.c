@@ -6,7 +6,7 @@
  */
 #include "ways.h"
 
-#include "../../src/reference.h"
+#include "../../kit/reference.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -442,11 +442,9 @@ int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
             accumulate(p, &p->t, row, r.grad_x_t, &out->t);
             value += g * r.loss;
         }
-        fill(out->loss ? out->loss + row : NULL, 1, r.loss);
-        fill(out->lse_s ? out->lse_s + row : NULL, 1, r.lse_s);
-        fill(out->lse_t ? out->lse_t + row : NULL, 1, r.lse_t);
-        fill(out->kl_s ? out->kl_s + row : NULL, 1, r.kl_s);
-        fill(out->kl_t ? out->kl_t + row : NULL, 1, r.kl_t);
+#define ROW(field, id, always, column, bound) fill(out->field ? out->field + row : NULL, 1, r.field);
+        KIT_ROW_RESULTS(ROW)
+#undef ROW
     }
     out->value = value;
     free(grad_x);

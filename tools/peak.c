@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
 #include "peak.h"
 
-#include "kernels.h"
-#include "team.h"
+#include "clock.h"
+#include "cpu/kernels.h"
+#include "cpu/team.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Each thread counts what it did in the time that all of them shared. */
 struct burst {

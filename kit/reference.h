@@ -7,7 +7,7 @@
 #ifndef SKL_REFERENCE_H
 #define SKL_REFERENCE_H
 
-#include <streamkl/streamkl.h>
+#include "result.h"
 
 /* Number of rows: the product of a's leading dimensions. Rows are numbered in row-major order over them. */
 int64_t skl_reference_rows(const struct skl_problem *p);
@@ -24,7 +24,9 @@ double skl_reference_upstream(const struct skl_problem *p, int64_t row);
 /* One row. Pointers are filled when they are not NULL. A row of weight 0 or without columns has loss 0, LSE -inf,
  * gradient 0. kl_s and kl_t are what the gradients subtract, of JSD KL(q || m) and KL(p || m); 0 for forward and reverse KL. */
 struct skl_reference_row {
-    double loss, lse_s, lse_t, kl_s, kl_t;
+#define ROW(field, id, always, column, bound) double field;
+    KIT_ROW_RESULTS(ROW)
+#undef ROW
     double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */
     double *grad_x_s, *grad_x_t; /* [columns]: with respect to x = <a, b> + bias */
     double *log_q, *log_p;       /* [columns]: log-probabilities, -inf where there is no mass */
@@ -40,7 +42,10 @@ struct skl_reference_grads {
 
 struct skl_reference {
     double value;
-    double *loss, *lse_s, *lse_t, *kl_s, *kl_t; /* [rows]; each may be NULL */
+    /* [rows]; each may be NULL */
+#define ROW(field, id, always, column, bound) double *field;
+    KIT_ROW_RESULTS(ROW)
+#undef ROW
     struct skl_reference_grads s, t;
 };
 

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A case: everything that describes a problem, in one line of a table. kit/fixture.h builds it.
+ */
+#ifndef KIT_CASE_H
+#define KIT_CASE_H
+
+#include "random.h"
+#include "result.h"
+#include "tensor.h"
+
+enum { S = 0, T = 1 }; /* index of a side */
+
+enum kit_weights { KIT_UNWEIGHTED, KIT_POSITIVE, KIT_SOME_ZERO, KIT_SIGNED, KIT_ALL_ZERO, KIT_WEIGHTINGS };
+
+struct kit_case {
+    int use, divergence, reduction;
+    int64_t batch, heads, rows, cols; /* linear: leading dimensions, as many as 'lead' from the right */
+    int lead;
+    int64_t key_heads[2]; /* 0: as many as heads */
+    int64_t pad[2];       /* rows of b after the valid columns */
+    int64_t dim[2];
+    int dtype[2];
+    int bias[2]; /* 0: none, otherwise 1 + its dtype */
+    double scale[2], softcap[2];
+    double beta, temperature;
+    double spread; /* standard deviation of the logits, but for softcap */
+    int quick;     /* operands of nearly normal numbers, without outliers: for large ones */
+    int causal;
+    int64_t left, right;
+    int ranges; /* random begin and end, some empty, some out of range */
+    int weights, layout;
+    int place; /* enum kit_place */
+    unsigned grads;
+    int own; /* gradients in the operand's dtype instead of f32 */
+    double skip_below;
+    int threads, isa;
+};
+
+/* Everything at its default, all gradients asked for, on one thread: small problems are faster so. */
+struct kit_case kit_attention_case(int64_t rows, int64_t cols, int64_t dim);
+struct kit_case kit_linear_case(int64_t rows, int64_t cols, int64_t dim);
+
+/* Any of the product of all options, sizes around the edges of tiles. */
+struct kit_case kit_random_case(struct kit_random *r);
+/* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that
+ * they meet tensor cores. */
+struct kit_case kit_random_device_case(struct kit_random *r);
+/* Fewer of whatever there is most of, until both sides' logits take no more multiplications than this. */
+void kit_shrink(struct kit_case *c, double multiplications);
+
+/* Number of rows in all. */
+int64_t kit_case_rows(const struct kit_case *c);
+/* |scale|, or the default. */
+double kit_case_scale(const struct kit_case *c, int side);
+
+void kit_describe(const struct kit_case *c, char *text, size_t size);
+extern const char *const kit_use_names[]; /* positions are those of enum skl_use; ends with NULL */
+
+#endif

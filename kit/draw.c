@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random cases.
+ */
+#include "divergence.h"
+
+#include <math.h>
+
+/* Sizes on and next to the edges where loops begin and end, or any size below. */
+static int64_t edge_size(struct kit_random *r, int64_t most)
+{
+    static const int64_t edges[] = {1,  2,   4,   6,   8,   12,  16,  24,  32,   48,  64,
+                                    96, 128, 192, 252, 256, 384, 504, 512, 1000, 2048};
+    int64_t size = kit_chance(r, 3) ? kit_between(r, 1, most) : KIT_PICK(r, edges) + kit_between(r, -1, 1);
+    return size < 1 ? 1 : size > most ? 1 + size % most : size;
+}
+
+static int64_t divisor_of(struct kit_random *r, int64_t n)
+{
+    int64_t d = kit_between(r, 1, n);
+    while (n % d != 0) d--;
+    return d;
+}
+
+/* The cost is near the product, so at most one of the sizes is large. */
+static void draw_sizes(struct kit_random *r, struct kit_case *c)
+{
+    int large = (int)kit_between(r, 0, 3);
+    c->rows = edge_size(r, large == 0 ? 530 : 70);
+    c->cols = edge_size(r, large == 1 ? kit_chance(r, 4) ? 2050 : 530 : 140);
+    for (int side = 0; side < 2; side++) c->dim[side] = edge_size(r, large == 2 ? 530 : 70);
+    c->batch = large == 3 ? kit_between(r, 1, 3) : 1, c->heads = large == 3 ? kit_between(r, 1, 6) : 1;
+    if (kit_chance(r, 3))
+        c->pad[S] = kit_between(r, 0, 70), c->pad[T] = kit_between(r, 0, 70);
+}
+
+static void draw_sides(struct kit_random *r, struct kit_case *c)
+{
+    static const double caps[] = {0, 0, 3, 20};
+    for (int side = 0; side < 2; side++) {
+        c->dtype[side] = (int)kit_between(r, SKL_F32, SKL_F16);
+        c->scale[side] = kit_chance(r, 3) ? (kit_uniform(r) + 0.5) * (kit_chance(r, 4) ? -0.3 : 0.3) : 0;
+        c->softcap[side] = KIT_PICK(r, caps);
+        if (c->use == SKL_ATTENTION)
+            c->key_heads[side] = divisor_of(r, c->heads);
+        else
+            c->bias[side] = kit_chance(r, 2) ? 0 : 1 + (int)kit_between(r, SKL_F32, SKL_F16);
+    }
+}
+
+struct kit_case kit_random_case(struct kit_random *r)
+{
+    static const double temperatures[] = {1, 1, 0.5, 2.5}, betas[] = {0.5, 0.1, 0.9}, spreads[] = {1.5, 1.5, 0.3, 2.5};
+    static const unsigned grads[] = {KIT_GRAD_ALL, KIT_GRAD_STUDENT | KIT_GRAD_BIAS_S, 0}; /* 0: any */
+    struct kit_case c = kit_chance(r, 2) ? kit_attention_case(1, 1, 1) : kit_linear_case(1, 1, 1);
+    draw_sizes(r, &c);
+    draw_sides(r, &c);
+    c.divergence = (int)kit_between(r, 0, KIT_DIVERGENCE_COUNT - 1);
+    c.reduction = (int)kit_between(r, SKL_MEAN, SKL_SUM);
+    if (c.use == SKL_ATTENTION) {
+        c.causal = kit_chance(r, 2);
+        c.left = kit_chance(r, 3) ? edge_size(r, 300) : -1, c.right = kit_chance(r, 3) ? edge_size(r, 300) - 1 : -1;
+    } else {
+        c.lead = (int)kit_between(r, 1, 3);
+    }
+    c.temperature = KIT_PICK(r, temperatures), c.beta = KIT_PICK(r, betas), c.spread = KIT_PICK(r, spreads);
+    c.ranges = kit_chance(r, 3);
+    c.weights = kit_chance(r, 2) ? KIT_UNWEIGHTED : (int)kit_between(r, KIT_POSITIVE, KIT_ALL_ZERO);
+    if (c.weights == KIT_SIGNED)
+        c.reduction = SKL_SUM; /* a mean by weights that may cancel is not a mean */
+    c.layout = (int)kit_between(r, 0, KIT_LAYOUTS - 1), c.place = (int)kit_between(r, 0, KIT_PLACES - 1);
+    c.grads = KIT_PICK(r, grads);
+    if (!c.grads)
+        c.grads = (unsigned)kit_between(r, 1, KIT_GRAD_ALL);
+    c.own = kit_chance(r, 2), c.threads = kit_chance(r, 8) ? (int)kit_between(r, 0, 3) : 1;
+    return c;
+}
+
+struct kit_case kit_random_device_case(struct kit_random *r)
+{
+    struct kit_case c = kit_random_case(r);
+    if (!kit_chance(r, 4)) {
+        c.dtype[S] = c.dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
+        for (int side = 0; side < 2; side++) {
+            c.dim[side] = (c.dim[side] + 7) / 8 * 8;
+            c.scale[side] = fabs(c.scale[side]);
+        }
+        c.place = KIT_ALIGNED, c.layout = kit_chance(r, 3) ? c.layout : KIT_DENSE;
+    }
+    if (c.layout == KIT_BROADCAST && c.grads)
+        c.layout = KIT_GAPS;
+    return c;
+}
+
+/* A multiple of 8 stays one. */
+static int64_t half(int64_t dim)
+{
+    return dim % 8 == 0 ? dim / 16 * 8 : dim / 2;
+}
+
+void kit_shrink(struct kit_case *c, double multiplications)
+{
+    while ((double)(kit_case_rows(c) * c->cols) * (double)(c->dim[S] + c->dim[T]) > multiplications) {
+        if (c->rows > 40)
+            c->rows /= 2;
+        else if (c->cols > 100)
+            c->cols /= 2;
+        else if (c->dim[T] > 40)
+            c->dim[T] = half(c->dim[T]);
+        else if (c->dim[S] > 40)
+            c->dim[S] = half(c->dim[S]);
+        else if (c->batch > 1)
+            c->batch = 1;
+        else if (c->heads > 1)
+            c->heads = c->key_heads[S] = c->key_heads[T] = 1;
+        else
+            c->rows = (c->rows + 1) / 2, c->cols = (c->cols + 1) / 2;
+    }
+}

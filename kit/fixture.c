@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fixture.h"
+
+#include "divergence.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------------ inputs --- */
+
+static void build_side(struct kit_fixture *f, int side, struct skl_side *into)
+{
+    const struct kit_case *c = &f->c;
+    const struct kit_memory *memory = f->memory;
+    struct kit_tensor *in = f->in + (side == S ? KIT_INPUT_A_S : KIT_INPUT_A_T);
+    int attention = c->use == SKL_ATTENTION;
+    int lead = attention ? 3 : c->lead;
+    int64_t D = c->dim[side], height = c->cols + c->pad[side];
+    int64_t key_heads = c->key_heads[side] ? c->key_heads[side] : c->heads;
+    int64_t a_shape[4] = {c->batch, c->heads, c->rows, D}, b_shape[4] = {c->batch, key_heads, height, D};
+    in[0] = kit_tensor(memory, c->dtype[side], lead + 1, a_shape + 3 - lead, 1, c->layout, c->place);
+    in[1] = kit_tensor(memory, c->dtype[side], attention ? 4 : 2, b_shape + (attention ? 0 : 2), 1,
+                       attention || c->layout != KIT_BROADCAST ? c->layout : KIT_GAPS, c->place);
+    if (c->bias[side])
+        in[2] = kit_tensor(memory, c->bias[side] - 1, 1, &height, 1, c->layout, c->place);
+
+    /* scale <a, b> has deviation scale sqrt(D) dev(a) dev(b). */
+    double scale = kit_case_scale(c, side);
+    enum kit_numbers numbers = c->quick ? KIT_NEARLY_NORMAL : KIT_NORMAL;
+    kit_fill_normal(&in[0].t, f->random, 1, c->quick ? KIT_NEARLY_NORMAL : KIT_OUTLIERS);
+    kit_fill_normal(&in[1].t, f->random, c->spread * c->temperature / (scale * sqrt((double)D)), numbers);
+    if (c->bias[side])
+        kit_fill_normal(&in[2].t, f->random, 0.5 * c->temperature / scale, numbers);
+    into->a = in[0].t, into->b = in[1].t, into->bias = in[2].t;
+    into->scale = c->scale[side], into->softcap = c->softcap[side];
+}
+
+/* One of the tensors over the rows. */
+static struct skl_tensor build_rows(struct kit_fixture *f, int input, int32_t dtype,
+                                    double (*value)(struct kit_random *, const struct kit_case *))
+{
+    struct skl_tensor *a = &f->in[KIT_INPUT_A_S].t;
+    f->in[input] = kit_tensor(f->memory, dtype, a->ndim - 1, a->shape, 0, f->c.layout, f->c.place);
+    for (int64_t i = 0; i < kit_count(&f->in[input].t); i++) kit_set(&f->in[input].t, i, value(f->random, &f->c));
+    return f->in[input].t;
+}
+
+static double random_begin(struct kit_random *r, const struct kit_case *c)
+{
+    return kit_chance(r, 2) ? 0 : (double)kit_between(r, -2, c->cols);
+}
+
+static double random_end(struct kit_random *r, const struct kit_case *c)
+{
+    return kit_chance(r, 2) ? (double)c->cols : (double)kit_between(r, -1, c->cols + 3);
+}
+
+static double random_weight(struct kit_random *r, const struct kit_case *c)
+{
+    double positive = 0.5 + kit_uniform(r);
+    switch (c->weights) {
+    case KIT_POSITIVE: return positive;
+    case KIT_SOME_ZERO: return kit_chance(r, 3) ? 0 : positive;
+    case KIT_SIGNED: return kit_chance(r, 2) ? -positive : positive;
+    default: return 0;
+    }
+}
+
+uint64_t kit_checksum(const struct kit_fixture *f)
+{
+    uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (int k = 0; k < KIT_INPUTS; k++)
+        for (size_t i = 0; f->in[k].memory.data && i < f->in[k].memory.size; i++)
+            sum = (sum ^ f->in[k].memory.data[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+/* --------------------------------------------------------------------------------------- building, ending --- */
+
+static void build_problem(struct kit_fixture *f)
+{
+    const struct kit_case *c = &f->c;
+    struct skl_tensor none = {0};
+    f->p = skl_problem_of(c->use, none, none, none, none);
+    build_side(f, S, &f->p.s), build_side(f, T, &f->p.t);
+    f->p.divergence = c->divergence, f->p.reduction = c->reduction, f->p.causal = c->causal;
+    f->p.beta = c->beta, f->p.temperature = c->temperature, f->p.threads = c->threads;
+    f->p.isa = c->isa, f->p.skip_below = c->skip_below;
+    f->p.window_left = c->left, f->p.window_right = c->right;
+    f->p.columns = c->pad[S] || c->pad[T] ? c->cols : 0;
+    if (c->ranges) {
+        f->p.begin = build_rows(f, KIT_INPUT_BEGIN, SKL_I32, random_begin);
+        f->p.end = build_rows(f, KIT_INPUT_END, SKL_I32, random_end);
+    }
+    if (c->weights)
+        f->p.weight = build_rows(f, KIT_INPUT_WEIGHT, SKL_F32, random_weight);
+}
+
+static void build_outputs(struct kit_fixture *f)
+{
+    const struct kit_case *c = &f->c;
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        int grad = k >= KIT_FIRST_GRADIENT;
+        const struct skl_tensor *like = &f->in[grad ? k - KIT_FIRST_GRADIENT : 0].t;
+        int wanted = grad ? (int)(c->grads >> (k - KIT_FIRST_GRADIENT) & 1) : kit_has(c->divergence, k);
+        if (like->data && wanted)
+            f->out[k] = kit_tensor(f->memory, grad && c->own ? like->dtype : SKL_F32, like->ndim - !grad, like->shape,
+                                   grad, c->layout == KIT_BROADCAST ? KIT_GAPS : c->layout, c->place);
+    }
+}
+
+void kit_build(struct kit_fixture *f, const struct kit_case *c, const struct kit_memory *memory,
+               struct kit_random *random)
+{
+    memset(f, 0, sizeof *f);
+    f->c = *c, f->memory = memory, f->random = random;
+    /* A device sums in f32 throughout, its 2^x and log2 x are approximate, and tensor cores may truncate. */
+    f->allow = memory->device ? (struct kit_allowance){5, 1, 1} : (struct kit_allowance){1, 1, 0};
+    build_problem(f);
+    build_outputs(f);
+    f->value_there = memory->device ? memory->device->get(sizeof *f->value_there) : NULL;
+    kit_send(f);
+}
+
+void kit_destroy(struct kit_fixture *f)
+{
+    for (int k = 0; k < KIT_INPUTS; k++) kit_tensor_free(f->memory, &f->in[k]);
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        kit_tensor_free(f->memory, &f->out[k]);
+        free(f->want[k]), free(f->bound[k]);
+    }
+    free(f->got);
+    if (f->value_there)
+        f->memory->device->put_back(f->value_there);
+    kit_give_back(f);
+}
+
+/* ---------------------------------------------------------------------------------------------- on a device --- */
+
+void kit_send(struct kit_fixture *f)
+{
+    for (int k = 0; k < KIT_INPUTS; k++)
+        if (f->in[k].there)
+            f->memory->device->send(f->in[k].there, f->in[k].memory.data, f->in[k].memory.size);
+}
+
+void kit_fetch(struct kit_fixture *f)
+{
+    if (!f->memory->device)
+        return;
+    for (int k = 0; k < KIT_RESULTS; k++)
+        if (f->out[k].there)
+            f->memory->device->fetch(f->out[k].memory.data, f->out[k].there, f->out[k].memory.size);
+    f->memory->device->fetch(&f->value, f->value_there, sizeof f->value);
+}
+
+struct skl_problem kit_problem(const struct kit_fixture *f)
+{
+    struct skl_problem p = f->p;
+    if (!f->memory->device)
+        return p;
+    struct skl_tensor *each[KIT_INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
+                                           &p.t.bias, &p.begin, &p.end,    &p.weight};
+    for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
+    p.workspace = f->workspace, p.workspace_bytes = f->workspace_bytes;
+    return p;
+}
+
+void kit_give_back(struct kit_fixture *f)
+{
+    if (f->workspace)
+        f->memory->device->put_back(f->workspace);
+    f->workspace = NULL, f->workspace_bytes = 0;
+}
+
+size_t kit_reserve(struct kit_fixture *f, enum skl_call call)
+{
+    const struct kit_device *device = f->memory->device;
+    kit_give_back(f);
+    struct skl_problem p = kit_problem(f);
+    struct skl_outputs out = kit_asked(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
+    size_t bytes = 0;
+    if (skl_workspace_size(call, &p, &out, &bytes) == SKL_OK && bytes > 0) {
+        f->workspace = device->get(bytes), f->workspace_bytes = bytes;
+        device->spoil(f->workspace, bytes); /* whoever reads what was not written shall show */
+    }
+    return bytes;
+}
+
+/* --------------------------------------------------------------------------------------------------- calls --- */
+
+struct skl_outputs kit_asked(struct kit_fixture *f, int with_rows, unsigned grads)
+{
+    struct skl_outputs out = skl_no_outputs();
+    for (int k = 0; k < KIT_RESULTS; k++)
+        if (f->out[k].t.data && (k < KIT_FIRST_GRADIENT ? with_rows : (int)(grads >> (k - KIT_FIRST_GRADIENT) & 1)))
+            *kit_slot(&out, k) = kit_view(&f->out[k]);
+    if (with_rows)
+        out.value = f->value_there ? f->value_there : &f->value;
+    return out;
+}
+
+struct skl_outputs kit_outputs(struct kit_fixture *f, int with_rows, unsigned grads)
+{
+    struct skl_outputs out = kit_asked(f, with_rows, grads);
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        if (!kit_slot(&out, k)->data)
+            continue;
+        kit_fill_canary(&f->out[k].memory);
+        if (f->out[k].there)
+            f->memory->device->spoil(f->out[k].there, f->out[k].memory.size);
+    }
+    if (with_rows)
+        f->value = NAN;
+    if (with_rows && f->value_there)
+        f->memory->device->spoil(f->value_there, sizeof f->value);
+    return out;
+}
+
+enum skl_status kit_start(struct kit_fixture *f, enum skl_call call)
+{
+    struct skl_problem p = kit_problem(f);
+    struct skl_outputs out = kit_asked(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
+    if (call == SKL_CALL_VALUE)
+        return skl_value(&p, &out);
+    if (call == SKL_CALL_VALUE_AND_GRAD)
+        return skl_value_and_grad(&p, &out);
+    struct skl_outputs saved = kit_asked(f, 1, 0);
+    saved.value = NULL;
+    return skl_backward(&p, &saved, &out);
+}
+
+enum skl_status kit_call(struct kit_fixture *f, enum skl_call call)
+{
+    enum skl_status status = kit_start(f, call);
+    if (status == SKL_OK && f->memory->device)
+        f->memory->device->wait();
+    return status;
+}
