@@ -15,8 +15,8 @@
     X(SKL_FORWARD_KL, "forward", 1, 0, 1, forward_kl)                          \
     X(SKL_REVERSE_KL, "reverse", 1, 0, 1, reverse_kl)                          \
     X(SKL_JSD, "jsd", 2, KIT_TWO_SWEEPS, 1, jsd)                               \
-    X(SKL_SKEW_FORWARD_KL, "skew_forward", 2, KIT_TWO_SWEEPS, 1, skew_forward) \
-    X(SKL_SKEW_REVERSE_KL, "skew_reverse", 2, KIT_TWO_SWEEPS, 1, skew_reverse) \
+    X(SKL_SKEW_FORWARD_KL, "skew_forward", 2, KIT_TWO_SWEEPS, 2, skew_forward) \
+    X(SKL_SKEW_REVERSE_KL, "skew_reverse", 2, KIT_TWO_SWEEPS, 2, skew_reverse) \
     X(SKL_TOTAL_VARIATION, "tv", 2, KIT_TWO_SWEEPS, 1, total_variation)        \
     X(SKL_ALPHA_BETA, "alpha_beta", 2, KIT_TWO_SWEEPS, 4, alpha_beta)
 
