@@ -338,6 +338,7 @@ def _settle(made: List[Any], given: Mapping[str, Any]) -> None:
 # What people reach for who come from other libraries, and what there is.
 _MASKS = "weight= masks queries ([B, N] or [B, H, N]), begin= and end= say which keys a query sees"
 _INSTEAD = {
+    "labels": "labels= takes the ids of the tokens",  # under its other names
     "mask": "weight= takes a bool mask over the tokens",
     "cu_seqlens": "packed tokens need no boundaries in linear_kl",
     "scale": "each side has its own, scale_s= and scale_t=",

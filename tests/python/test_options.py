@@ -236,7 +236,7 @@ UNKNOWN = [
     (linear, "cu_seqlens", "packed tokens need no boundaries"),
     (linear, "causal", "only attention_kl has one"),
     (linear, "begin", "only attention_kl has one"),
-    (linear, "target", "weight=labels != -100"),
+    (linear, "target", "labels= takes the ids of the tokens"),
     (attention, "labels", "weight= takes a bool mask over the queries"),
     (attention, "ignore_index", "weight= takes a bool mask over the queries"),
     (attention, "mask", "weight= masks queries ([B, N] or [B, H, N]), begin= and end="),
