@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._options import bad
-from .functional import linear_kl
+from .functional import linear_cross_entropy, linear_kl
 
 _warned: Set[str] = set()
 
@@ -40,8 +40,10 @@ def entropy_sum(x: Tensor, w: Tensor, weight: Tensor, bias: Optional[Tensor] = N
 def cross_entropy_sum(x: Tensor, w: Tensor, bias: Optional[Tensor], labels: Tensor, kept: Tensor) -> Tensor:
     """The sum over the kept rows of the cross-entropy of softmax(x w^T) with its label.
 
-    KL(uniform || q) = lse - log V - (mean of the logits), so the log-sum-exp is a divergence from a teacher of zeros and
+    CUDA has no labels yet. There KL(uniform || q) = lse - log V - (mean of the logits), so the log-sum-exp is a divergence from a teacher of zeros and
     a product with the mean of w. The logit of the label is one product a row."""
+    if not x.is_cuda:
+        return linear_cross_entropy(x, w, labels.masked_fill(~kept, -100), bias=bias, reduction="sum")
     kl = linear_kl(
         x, w, x.new_zeros((*x.shape[:-1], 1)), w.new_zeros((w.shape[0], 1)), bias_s=bias, weight=kept, reduction="sum"
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that touches logits: hidden states and heads of two models -> numbers a token.
 
-No [tokens, vocabulary] is ever held: linear_kl streams, and what it does not tell comes from tiles of both.
+No [tokens, vocabulary] is ever held: linear_kl streams, and the most likely tokens come from tiles of both.
 """
 
 from __future__ import annotations
@@ -51,28 +51,30 @@ def token_rows(reference: Side, other: Side, labels: Optional[Tensor] = None) ->
     A row with a NaN or an infinity in it has NaN somewhere in its numbers.
     """
     sides = {"ref": reference, "other": other}
-    found = _divergences(reference, other)
-    lse = {name: found[f"lse_{name}"] for name in sides}
-    top = {name: top_tokens(side, TOP, lse[name]) for name, side in sides.items()}
-    found.update(_sweep(reference, other, lse["ref"], lse["other"]))
+    found = _told(reference, other, labels)
+    top = {name: top_tokens(side, TOP, found[f"lse_{name}"]) for name, side in sides.items()}
     for name, opposite in (("ref", "other"), ("other", "ref")):
         ids, logprob = top[name]
         found[f"top1_{name}"], found[f"logprob_top1_{name}"] = ids[:, 0], logprob[:, 0]
         at = top[opposite][0] == ids[:, :1]
         found[f"rank_{name}"] = torch.where(at.any(-1), at.int().argmax(-1), TOP)
-    if labels is not None:
-        found["label"] = labels
-        for name, side in sides.items():
-            found[f"logprob_{name}"] = _logit_of(side, labels) - lse[name]
     return {
         name: value.cpu().numpy().astype(np.float32 if value.is_floating_point() else np.int32)
         for name, value in found.items()
     }
 
 
+_DETAILS = ("kl", "reverse", "jsd", "tv", "entropy_s", "entropy_t", "lse_s", "lse_t")
+
+
 @torch.no_grad()
-def _divergences(reference: Side, other: Side) -> Dict[str, Tensor]:
-    options = dict(
+def _told(reference: Side, other: Side, labels: Optional[Tensor]) -> Dict[str, Tensor]:
+    """What one call tells: two products, and a second sweep over the logits that it kept."""
+    _, told = linear_kl(
+        other.hidden,
+        other.head.weight,
+        reference.hidden,
+        reference.head.weight,
         bias_s=other.head.bias,
         bias_t=reference.head.bias,
         scale_s=other.head.scale,
@@ -80,15 +82,13 @@ def _divergences(reference: Side, other: Side) -> Dict[str, Tensor]:
         softcap_s=other.head.softcap,
         softcap_t=reference.head.softcap,
         columns=vocabulary(reference.head),
-        reduction="none",
+        reduction="sum",
+        labels=labels,
+        details=_DETAILS if labels is None else (*_DETAILS, "logprob_s", "logprob_t"),
     )
-    operands = (other.hidden, other.head.weight, reference.hidden, reference.head.weight)
-    found = {}
-    for name, divergence in (("kl", "forward"), ("reverse", "reverse"), ("jsd", "jsd")):
-        found[name], found["lse_other"], found["lse_ref"] = linear_kl(
-            *operands, divergence=divergence, return_lse=True, **options
-        )
-    return found
+    names = {"_s": "_other", "_t": "_ref"}
+    found = {name[:-2] + names[name[-2:]] if name[-2:] in names else name: value for name, value in told.items()}
+    return found if labels is None else {**found, "label": labels}
 
 
 def _shaped(z: Tensor, head: HeadLike) -> Tensor:
@@ -101,34 +101,8 @@ def _logits(side: Side, rows: slice, columns: slice) -> Tensor:
     return _shaped(z if side.head.bias is None else z + side.head.bias[columns].float(), side.head)
 
 
-def _logit_of(side: Side, ids: Tensor) -> Tensor:
-    """The logit of one id a row."""
-    ids = ids.long()
-    found = []
-    for rows in _slices(len(ids), TOKENS):
-        z = (side.hidden[rows].float() * side.head.weight[ids[rows]].float()).sum(-1)
-        found.append(_shaped(z if side.head.bias is None else z + side.head.bias[ids[rows]].float(), side.head))
-    return torch.cat(found) if found else side.hidden.new_zeros(0, dtype=torch.float32)
-
-
 def _slices(n: int, step: int) -> Iterator[slice]:
     return (slice(i, min(i + step, n)) for i in range(0, n, step))
-
-
-@torch.no_grad()
-def _sweep(reference: Side, other: Side, lse_ref: Tensor, lse_other: Tensor) -> Dict[str, Tensor]:
-    """Total variation and entropies, with the log-sum-exps known: sums over tiles."""
-    n = len(lse_ref)
-    sums = {name: torch.zeros(n) for name in ("tv", "entropy_ref", "entropy_other")}
-    for rows in _slices(n, TOKENS):
-        for columns in _slices(vocabulary(reference.head), COLUMNS):
-            log_p = _logits(reference, rows, columns) - lse_ref[rows, None]
-            log_q = _logits(other, rows, columns) - lse_other[rows, None]
-            p, q = log_p.exp(), log_q.exp()
-            sums["tv"][rows] += 0.5 * (p - q).abs().sum(-1)
-            sums["entropy_ref"][rows] -= torch.where(p > 0, p * log_p, p).sum(-1)  # 0 log 0 is 0; a NaN stays one
-            sums["entropy_other"][rows] -= torch.where(q > 0, q * log_q, q).sum(-1)
-    return sums
 
 
 @torch.no_grad()

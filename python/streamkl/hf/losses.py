@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .._options import _number, bad
+from ..functional import linear_cross_entropy
 from .attention import attention_kl
 from .capture import capture
 from .heads import Head, head, linear_kl
@@ -70,18 +71,43 @@ def distillation_loss(
     with capture(student) if noticed else nullcontext() as seen_s:
         x_s = hidden_states(student, batch)
 
-    parts: Dict[str, Tensor] = {}
     head_s = head(student)
-    if factors["kl"]:
-        head_t = teacher[1] if cached else head(teacher)
-        weight = batch.get("attention_mask") if targets is None else targets != IGNORED
-        parts["kl"] = linear_kl(x_s, head_s, x_t.to(x_s.device), head_t, weight=weight, **options["kl"])
-    if factors["ce"]:
-        parts["ce"] = _cross_entropy(x_s, head_s, targets)
+    head_t = None if not factors["kl"] else teacher[1] if cached else head(teacher)
+    if factors["kl"] and factors["ce"] and _one_pass(x_s, head_s, head_t, options["kl"]):
+        loss, parts = _together(x_s, head_s, x_t, head_t, targets, factors, options["kl"])
+    else:
+        parts: Dict[str, Tensor] = {}
+        if factors["kl"]:
+            weight = batch.get("attention_mask") if targets is None else targets != IGNORED
+            parts["kl"] = linear_kl(x_s, head_s, x_t.to(x_s.device), head_t, weight=weight, **options["kl"])
+        if factors["ce"]:
+            parts["ce"] = _cross_entropy(x_s, head_s, targets)
+        loss = sum(factors[name] * part for name, part in parts.items())
     if noticed:
         parts["attention"] = attention_kl(seen_s, seen_t, **options["attention"])
-    loss = sum(factors[name] * part for name, part in parts.items())
+        loss = loss + factors["attention"] * parts["attention"]
     return DistillationLoss(loss, {name: part.detach() for name, part in parts.items()})
+
+
+def _one_pass(x_s: Tensor, head_s: Head, head_t: Head, options: Mapping[str, Any]) -> bool:
+    """Whether one call gives both parts: on the CPU, of means, and over the columns of the student's own vocabulary."""
+    own = head_s.columns <= head_t.columns and options.get("columns") is None
+    return own and not x_s.is_cuda and options.get("reduction", "mean") == "mean"
+
+
+def _together(
+    x_s: Tensor,
+    head_s: Head,
+    x_t: Tensor,
+    head_t: Head,
+    targets: Tensor,
+    factors: Mapping[str, float],
+    options: Mapping[str, Any],
+) -> Tuple[Tensor, Dict[str, Tensor]]:
+    """kl and ce from the same products."""
+    weights = dict(labels=targets, label_weight=factors["ce"], kl_weight=factors["kl"])
+    loss, told = linear_kl(x_s, head_s, x_t, head_t, details=("kl", "ce", "count"), **weights, **options)
+    return loss, {name: told[name].sum() / told["count"].clamp(min=1) for name in ("kl", "ce")}
 
 
 def _factor(name: str, part: Part) -> Tuple[float, Dict[str, Any]]:
@@ -103,7 +129,10 @@ def _targets(batch: Mapping[str, Any]) -> Optional[Tensor]:
 def _cross_entropy(x: Tensor, head_s: Head, targets: Tensor) -> Tensor:
     """The mean of -log softmax(logits)[target] over the positions whose target is not ignored; 0 if there are none.
 
-    The logits of a block of positions exist at a time, in forward and again in backward."""
+    CUDA has no labels yet: there the logits of a block of positions exist at a time, in forward and again in backward."""
+    if not x.is_cuda:
+        logits = dict(bias=head_s.bias, scale=head_s.scale, softcap=head_s.softcap, columns=head_s.columns)
+        return linear_cross_entropy(x, head_s.weight, targets, **logits)
     kept = targets != IGNORED
     x, targets = x[kept], targets[kept]
     total = x.sum() * 0.0
