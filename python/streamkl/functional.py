@@ -138,13 +138,11 @@ def linear_kl(
     call; with none they are recomputed in backward.
     """
     if group is not None or rows is not None or check is not None or spread(x_s, w_s, x_t, w_t, weight, bias_s, bias_t):
-        if labels is not None or details:
-            name = "details" if details else "labels"
-            raise bad(name, "...", "over a process group there are no labels and details yet")
         from . import distributed
 
         tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t)
-        return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check))
+        one_process = {"labels": labels is not None, "details": bool(details)}
+        return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check), one_process)
     if labels is None:
         refuse_without_labels(options)
     if details and return_lse:

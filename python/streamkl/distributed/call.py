@@ -72,10 +72,22 @@ def _eager(function: Callable) -> Callable:
 
 
 @_eager
-def linear(tensors: Dict[str, Any], options: Mapping[str, Any], return_lse: bool, place: Place) -> Any:
-    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t."""
+def linear(
+    tensors: Dict[str, Any],
+    options: Mapping[str, Any],
+    return_lse: bool,
+    place: Place,
+    one_process: Mapping[str, bool],
+) -> Any:
+    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t. one_process: arguments that only a call on one
+    process knows yet, and whether they were given."""
 
     def prepare(t: Dict[str, Any], sharded: bool) -> Prepared:
+        for name, given in one_process.items():
+            if given:
+                raise TypeError(
+                    f"streamkl: cannot use {name}= over a process group: linear_kl has it on one process only"
+                )
         inputs = linear_inputs(t["x_s"], t["w_s"], t["x_t"], t["w_t"], t["bias_s"], t["bias_t"], t["weight"])
         for name in ("key_offset", "key_positions"):
             if getattr(place, name) is not None:

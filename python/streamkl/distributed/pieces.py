@@ -60,7 +60,7 @@ def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds) -> Li
             continue
         first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
         sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
-        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], weight, first, past), here))
+        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], weight, first, past, None), here))  # no labels
     return pieces
 
 

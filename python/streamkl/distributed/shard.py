@@ -53,7 +53,7 @@ class Shard:
 
     def bounds(self, inputs: Inputs, positions: Optional[Tensor]) -> Bounds:
         """Of rows at those positions, with their begin and end: what is asked for of a row is all of it."""
-        begin, end = inputs[OPERANDS + 1 :]
+        begin, end = inputs[OPERANDS + 1 : OPERANDS + 3]
         first = None if begin is None else begin.to(torch.int64)
         past = None if end is None else end.to(torch.int64)
         if not self.masks.by_position:
