@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a CPU has that some kernels need. An instruction set is a set of these and no place in an order: one more unit (bf16
+ * products, matrix units) is one more bit, looked for below, and a line of the table. */
+enum feature { AVX2 = 1, AVX512 = 2, NEON = 4 };
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -15,36 +19,42 @@ static int has_f16c(void)
 }
 
 /* __builtin_cpu_supports also asks whether the operating system saves the wide registers. */
-static int has_avx2(void)
+static int features_here(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    int found = 0;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
+        found |= AVX2;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        found |= AVX512;
+    return found;
 }
-
-static int has_avx512(void)
+#elif defined(__aarch64__)
+static int features_here(void)
 {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return NEON; /* of every such CPU */
+}
+#else
+static int features_here(void)
+{
+    return 0;
 }
 #endif
-
-static int always(void)
-{
-    return 1;
-}
 
 /* Best first. */
 static const struct {
     const struct skl_kernels *kernels;
-    int (*runs_here)(void);
+    int needs;
 } table[] = {
 #if defined(__x86_64__)
-    {&skl_kernels_avx512, has_avx512},
-    {&skl_kernels_avx2, has_avx2},
+    {&skl_kernels_avx512, AVX2 | AVX512},
+    {&skl_kernels_avx2, AVX2},
 #elif defined(__aarch64__)
-    {&skl_kernels_neon, always},
+    {&skl_kernels_neon, NEON},
 #endif
-    {&skl_kernels_baseline, always},
+    {&skl_kernels_baseline, 0},
 };
+enum { KINDS = sizeof table / sizeof *table };
 
 const char *skl_isa_name(enum skl_isa isa)
 {
@@ -52,24 +62,22 @@ const char *skl_isa_name(enum skl_isa isa)
     return (int)isa >= 0 && (int)isa <= SKL_ISA_NEON ? names[isa] : "unknown";
 }
 
-/* STREAMKL_ISA caps the choice; an unknown word does not. */
-static enum skl_isa ceiling(void)
+/* STREAMKL_ISA takes away what is better than it; a word that is none of the table's takes nothing away. */
+static int first_allowed(void)
 {
     const char *name = getenv("STREAMKL_ISA");
-    for (int isa = SKL_ISA_BASELINE; name && isa <= SKL_ISA_NEON; isa++)
-        if (!strcmp(name, skl_isa_name((enum skl_isa)isa)))
-            return (enum skl_isa)isa;
-    return SKL_ISA_NEON;
+    for (int i = 0; name && i < KINDS; i++)
+        if (!strcmp(name, skl_isa_name(table[i].kernels->isa)))
+            return i;
+    return 0;
 }
 
 const struct skl_kernels *skl_kernels_for(enum skl_isa isa)
 {
-    enum skl_isa most = ceiling();
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const struct skl_kernels *k = table[i].kernels;
-        if ((isa == SKL_ISA_BEST || isa == k->isa) && k->isa <= most && table[i].runs_here())
-            return k;
-    }
+    int here = features_here();
+    for (int i = first_allowed(); i < KINDS; i++)
+        if ((isa == SKL_ISA_BEST || isa == table[i].kernels->isa) && (table[i].needs & ~here) == 0)
+            return table[i].kernels;
     return NULL;
 }
 
