@@ -109,10 +109,10 @@ static void masks(void)
 static void small_dx(void)
 {
     for (int k = 0; k < 4; k++) {
-        struct test_case c = sized(SKL_LINEAR, SKL_F16, 2, 385, k % 2 ? 28 : 21);
+        struct kit_case c = sized(SKL_LINEAR, SKL_F16, 2, 385, k % 2 ? 28 : 21);
         c.dtype[S] = k == 2 ? SKL_F32 : SKL_F16, c.dtype[T] = k == 3 ? SKL_F32 : SKL_F16;
-        c.spread = 2.5, c.weights = TEST_POSITIVE, c.divergence = k % 3, c.reduction = SKL_MEAN;
-        c.layout = TEST_GAPS;
+        c.spread = 2.5, c.weights = KIT_POSITIVE, c.divergence = k % KIT_DIVERGENCE_COUNT, c.reduction = SKL_MEAN;
+        c.layout = KIT_GAPS;
         run_case(&c);
     }
 }
