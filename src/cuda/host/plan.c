@@ -56,10 +56,11 @@ static int tensor_cores(const struct skl_work *w)
 static void choose_kernels(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
     int64_t widest = w->side[0].dim > w->side[1].dim ? w->side[0].dim : w->side[1].dim;
-    int fits = tensor_cores(w);
+    int fits = tensor_cores(w),
+        narrow = w->form == SKL_FORM_KL || w->form == SKL_FORM_JSD; /* forward_* know no other */
     plan->type = w->side[0].a.dtype;
     plan->dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
-    plan->family = !fits ? SKL_FAMILY_PLAIN : widest <= 256 ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
+    plan->family = !fits ? SKL_FAMILY_PLAIN : widest <= 256 && narrow ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
     plan->tile_rows = plan->family == SKL_FAMILY_FORWARD  ? SKL_FORWARD_ROWS(plan->dim)
                       : plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_ROWS
                                                           : SKL_PLAIN_TILE;
@@ -261,9 +262,6 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
         if (w->labels.ids.data || w->result[i].data)
             return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
-    if (w->form != SKL_FORM_KL && w->form != SKL_FORM_JSD)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
     choose_kernels(w, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(

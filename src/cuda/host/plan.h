@@ -11,7 +11,7 @@
 #include "../args.h"
 #include "device.h"
 
-/* forward_*: 16-bit, width <= 256. stream_*: 16-bit, any width. plain_*: everything else. */
+/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. plain_*: everything else. */
 enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN };
 
 /* Parts of the workspace; NULL where a call does not need them. */

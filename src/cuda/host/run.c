@@ -4,7 +4,7 @@
  * have to know (sums of weights, say) stays on the device, where the kernels read it.
  *
  *     sum_weights, find_ranges                                      what the rows weigh and see
- *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for JSD
+ *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
  */
@@ -42,7 +42,7 @@ static struct skl_gpu_side side_of(const struct skl_work *w, int side)
                              .inner = (float)(s->softcap != 0 ? s->inner : s->sign),
                              .cap = (float)s->softcap,
                              .factor = factor < (double)FLT_MAX ? (float)factor : FLT_MAX,
-                             .beta = (float)w->param[side]};
+                             .param = (float)w->param[side]};
     return g;
 }
 
@@ -76,7 +76,7 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     int half = 0;
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
-    /* |q - p| <= 1; p |log p/q - KL| and JSD's may be larger, up to 100 or so. f16 ends at 65504. */
+    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so. f16 ends at 65504. */
     return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) ? 256 : 16384;
 }
 
@@ -140,10 +140,12 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
 static enum skl_status sweep(const struct skl_gpu_run *run, const char *what)
 {
     const struct skl_gpu_plan *plan = &run->plan;
+    const struct skl_work *w = &run->work;
     struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
                                    .state = run->memory.state,
                                    .references = run->memory.references,
-                                   .split_columns = plan->split_columns};
+                                   .split_columns = plan->split_columns,
+                                   .form = (int32_t)w->form};
     const char *type = plan->type == SKL_BF16 ? "bf16" : "f16";
     char name[48];
     int64_t blocks = plan->heads * plan->tiles;
@@ -173,7 +175,8 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .splits = run->plan.states,
                                        .sweep = after,
                                        .student = w->student,
-                                       .beta = {(float)w->param[0], (float)w->param[1]},
+                                       .form = (int32_t)w->form,
+                                       .param = {w->param[0], w->param[1]},
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
                                        .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss])};
@@ -210,13 +213,20 @@ static enum skl_status sweeps(const struct skl_gpu_run *run)
     }
     if (skl_sweeps(w->form) == 2 && (run->second_sweep || !run->partial)) {
         SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
-        SKL_TRY(sweep(run, "jsd"));
-        SKL_TRY(finish_rows(run, SKL_SWEEP_JSD, NULL));
+        SKL_TRY(sweep(run, w->form == SKL_FORM_JSD ? "jsd" : "second"));
+        SKL_TRY(finish_rows(run, SKL_SWEEP_SECOND, NULL));
     }
     return SKL_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- gradients --- */
+
+static int32_t dz_of(const struct skl_work *w, int x)
+{
+    if (skl_sweeps(w->form) == 2)
+        return w->form == SKL_FORM_JSD ? SKL_DZ_JSD : SKL_DZ_COLUMN;
+    return x == 0 ? SKL_DZ_P : SKL_DZ_Q;
+}
 
 enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl_gpu_grad *grad)
 {
@@ -229,9 +239,8 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .grad_a = skl_gpu_matrix_of(&w->side[x].grad_a),
                                   .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
                                   .x = x,
-                                  .dz = skl_sweeps(w->form) == 2 ? SKL_DZ_JSD
-                                        : x == 0                 ? SKL_DZ_P
-                                                                 : SKL_DZ_Q,
+                                  .dz = dz_of(w, x),
+                                  .form = (int32_t)w->form,
                                   .spread = skl_gpu_spread(run)};
     return make_factors(run, x, grad->dz);
 }
@@ -317,7 +326,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     }
     SKL_TRY(sum_weights(run));
     if (finished) {
-        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_JSD : SKL_SWEEP_KL, finished));
+        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_SECOND : SKL_SWEEP_KL, finished));
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));

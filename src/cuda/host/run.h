@@ -10,7 +10,7 @@ struct skl_gpu_run {
     struct skl_gpu_plan plan;
     struct skl_gpu_memory memory;
     struct skl_state *partial; /* SKL_CALL_PARTIAL */
-    int second_sweep;          /* ... JSD's, from saved LSEs */
+    int second_sweep;          /* ... of two, from saved LSEs */
 };
 
 #define SKL_TRY(call)                \

@@ -59,11 +59,13 @@ static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, 
 static enum skl_status make_slab(const struct slabs *q)
 {
     const struct skl_gpu_plan *plan = &q->run->plan;
-    char name[32] = "plain_dz";
+    const char *what = q->args.grad.dz == SKL_DZ_COLUMN ? "second_dz" : "dz";
+    char name[32];
     int tile = SKL_PLAIN_TILE, threads = SKL_PLAIN_THREADS;
     size_t shared = 0;
+    snprintf(name, sizeof name, "plain_%s", what);
     if (plan->family != SKL_FAMILY_PLAIN) {
-        snprintf(name, sizeof name, "stream_%s_dz", plan->type == SKL_BF16 ? "bf16" : "f16");
+        snprintf(name, sizeof name, "stream_%s_%s", plan->type == SKL_BF16 ? "bf16" : "f16", what);
         tile = SKL_STREAM_ROWS, threads = SKL_STREAM_THREADS, shared = SKL_STREAM_SHARED;
     }
     return skl_gpu_start(q->run, name, (q->args.rows + tile - 1) / tile, (q->args.columns + tile - 1) / tile, threads,
