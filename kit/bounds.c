@@ -11,6 +11,12 @@
 /* Of a logit, of the LSE, of the LSE that a backward was given; and the multiple of the root of the sum of squares. */
 static const double ROUNDINGS = 3;
 
+/* The multiple of a row result's bound that the divergence's own sums take. */
+static double sums_of(const struct kit_fixture *f, int result)
+{
+    return result == KIT_KL_S || result == KIT_KL_T ? kit_divergences[f->c.divergence].sums : 1;
+}
+
 static double largest(const double *x, int64_t n)
 {
     double most = 0;
@@ -212,7 +218,7 @@ static void bound_rows(struct kit_fixture *f)
     double growth = growth_of(f);
     for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
         for (int64_t i = 0; f->want[k] && i < rows; i++)
-            f->bound[k][i] = f->allow.rows * kit_results[k].bound(f->want[k][i], growth);
+            f->bound[k][i] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(f->want[k][i], growth);
     f->value_bound = 0;
     for (int64_t i = 0; i < rows; i++) f->value_bound += fabs(skl_reference_upstream(&f->p, i)) * f->bound[KIT_LOSS][i];
 }
@@ -265,7 +271,7 @@ void kit_expect_row(const struct kit_fixture *f, int64_t row, struct kit_expecte
     KIT_ROW_RESULTS(ROW)
 #undef ROW
     for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
-        e->bound[k] = f->allow.rows * kit_results[k].bound(e->want[k], growth_of(f));
+        e->bound[k] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(e->want[k], growth_of(f));
     noise_of_row(f, row, g, &room);
     for (int64_t j = room.lo; e->grad && j < room.hi; j++) {
         double logit = room.noise.logit[S][j], dx = room.noise.dx[S][j];

@@ -49,12 +49,13 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
     snprintf(text, size,
              "%s %s rows %" PRId64 "x%" PRId64 "x%" PRId64 " (lead %d) cols %" PRId64 "+%" PRId64 "/%" PRId64
              " key heads %" PRId64 "/%" PRId64 " D %" PRId64 "/%" PRId64 " %s/%s bias %d/%d scale %g/%g cap %g/%g T %g"
-             " beta %g spread %g%s window %" PRId64 ",%" PRId64 "%s weights %d %s layout %d place %d grads %u%s"
+             " beta %g skew %g alpha %g spread %g%s window %" PRId64 ",%" PRId64
+             "%s weights %d %s layout %d place %d grads %u%s"
              " threads %d",
              kit_use_names[c->use], kit_divergence_names[c->divergence], c->batch, c->heads, c->rows, c->lead, c->cols,
              c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T], kit_dtype_names[c->dtype[S]],
              kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
-             c->softcap[T], c->temperature, c->beta, c->spread, c->causal ? " causal" : "", c->left, c->right,
-             c->ranges ? " ranges" : "", c->weights, c->reduction == SKL_MEAN ? "mean" : "sum", c->layout, c->place,
-             c->grads, c->own ? " in the operands' dtype" : "", c->threads);
+             c->softcap[T], c->temperature, c->beta, c->skew, c->alpha, c->spread, c->causal ? " causal" : "", c->left,
+             c->right, c->ranges ? " ranges" : "", c->weights, c->reduction == SKL_MEAN ? "mean" : "sum", c->layout,
+             c->place, c->grads, c->own ? " in the operands' dtype" : "", c->threads);
 }

@@ -23,9 +23,10 @@ struct kit_case {
     int dtype[2];
     int bias[2]; /* 0: none, otherwise 1 + its dtype */
     double scale[2], softcap[2];
-    double beta, temperature;
-    double spread; /* standard deviation of the logits, but for softcap */
-    int quick;     /* operands of nearly normal numbers, without outliers: for large ones */
+    double beta, skew, alpha,
+        temperature; /* beta of alpha-beta, too; skew and alpha only where the divergence has them */
+    double spread;   /* standard deviation of the logits, but for softcap */
+    int quick;       /* operands of nearly normal numbers, without outliers: for large ones */
     int causal;
     int64_t left, right;
     int ranges; /* random begin and end, some empty, some out of range */

@@ -2,6 +2,7 @@
 #include "divergence.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* KL(P || Q): dz_P = P (log P - log Q - KL) moves by P (|log P - log Q| + KL + 1) where a logarithm is off by 1, and
  * dz_Q = Q - P by Q + P. */
@@ -34,14 +35,53 @@ static void jsd(const struct skl_problem *p, const struct skl_reference_row *r, 
     on[S] = e->q > 0 ? (1 - p->beta) * e->q * (fabs(log(e->q / m)) + fabs(r->kl_s) + 1) : 0;
 }
 
+/* KL(P || m), m = a P + (1 - a) Q: dz_P = P ((log(P/m) - a u) - c_P) and dz_Q = (1 - a) Q (c_Q - u), u = P/m - 1, which moves
+ * by at most 1 / a where a logarithm moves by 1. */
+static void skew(double a, double P, double Q, double c_P, double c_Q, double *on_P, double *on_Q)
+{
+    double m = a * P + (1 - a) * Q, over = m > 0 ? P / m : 0;
+    *on_P = P > 0 ? P * (fabs(log(over)) + fabs(c_P) + 2 + over) : 0;
+    *on_Q = Q > 0 ? (1 - a) * Q * (fabs(c_Q) + 1 + over) : 0;
+}
+
+static void skew_forward(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
+                         double on[2])
+{
+    skew(p->skew, e->p, e->q, r->kl_t, r->kl_s, &on[T], &on[S]);
+}
+
+static void skew_reverse(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
+                         double on[2])
+{
+    skew(p->skew, e->q, e->p, r->kl_s, r->kl_t, &on[S], &on[T]);
+}
+
+/* dz = x (sign - c) / 2. The sign itself is given where |log p - log q| is beyond every rounding: kit_random_case() does
+ * not draw this divergence, tests/test_divergences.c makes sure of it. */
+static void total_variation(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
+                            double on[2])
+{
+    (void)p;
+    on[T] = e->p * (1 + fabs(r->kl_t)), on[S] = e->q * (1 + fabs(r->kl_s));
+}
+
+/* g = x^own (x^other - y^other) / other and x c: both move by s times themselves and by their powers. */
+static void alpha_beta(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
+                       double on[2])
+{
+    double s = p->alpha + p->beta, larger = pow(fmax(e->p, e->q), s), d = fabs(e->log_p - e->log_q);
+    on[T] = larger * (1 + s) * (1 + d) + e->p * (1 + fabs(r->kl_t));
+    on[S] = larger * (1 + s) * (1 + d) + e->q * (1 + fabs(r->kl_s));
+}
+
 const struct kit_divergence kit_divergences[KIT_DIVERGENCE_COUNT] = {
-#define DIVERGENCE(number, name, sweeps, rows, sensitivity) [number] = {sweeps, rows, sensitivity},
+#define DIVERGENCE(number, name, sweeps, rows, sums, sensitivity) [number] = {sweeps, rows, sums, sensitivity},
     KIT_DIVERGENCES(DIVERGENCE)
 #undef DIVERGENCE
 };
 
 const char *const kit_divergence_names[KIT_DIVERGENCE_COUNT + 1] = {
-#define DIVERGENCE(number, name, sweeps, rows, sensitivity) [number] = name,
+#define DIVERGENCE(number, name, sweeps, rows, sums, sensitivity) [number] = name,
     KIT_DIVERGENCES(DIVERGENCE)
 #undef DIVERGENCE
 };
@@ -49,4 +89,37 @@ const char *const kit_divergence_names[KIT_DIVERGENCE_COUNT + 1] = {
 int kit_has(int divergence, int result)
 {
     return kit_results[result].always || (kit_divergences[divergence].rows >> result & 1);
+}
+
+void kit_set_divergence(struct kit_case *c, int divergence)
+{
+    int skewed = divergence == SKL_SKEW_FORWARD_KL || divergence == SKL_SKEW_REVERSE_KL;
+    c->divergence = divergence;
+    c->skew = skewed ? 0.1 : 0;
+    if (divergence == SKL_ALPHA_BETA)
+        c->alpha = 0.2, c->beta = 0.7;
+    else
+        c->alpha = 0, c->beta = c->beta > 0 && c->beta < 1 ? c->beta : 0.5;
+}
+
+void kit_set_smooth(struct kit_case *c, int k)
+{
+    int divergence = k % KIT_SMOOTH_COUNT;
+    kit_set_divergence(c, divergence + (divergence >= SKL_TOTAL_VARIATION));
+}
+
+int kit_determined(const struct skl_problem *p)
+{
+    int64_t columns = skl_reference_columns(p), rows = skl_reference_rows(p);
+    double least = INFINITY,
+           *logs = p->divergence == SKL_TOTAL_VARIATION ? malloc(2 * (size_t)columns * sizeof *logs) : NULL;
+    for (int64_t i = 0; logs && i < rows; i++) {
+        struct skl_reference_row r = {.log_q = logs, .log_p = logs + columns};
+        skl_reference_row(p, i, 1, &r);
+        for (int64_t j = 0; j < columns; j++)
+            if (isfinite(logs[j]))
+                least = fmin(least, fabs(logs[j] - logs[columns + j]));
+    }
+    free(logs);
+    return least > 2e-5;
 }

@@ -48,14 +48,28 @@ static void draw_sides(struct kit_random *r, struct kit_case *c)
     }
 }
 
+/* Any but total variation, whose gradient is open where p and q are equal to rounding; with its numbers. */
+static void draw_divergence(struct kit_random *r, struct kit_case *c)
+{
+    static const double betas[] = {0.5, 0.1, 0.9}, skews[] = {0.1, 0.5, 0.9};
+    static const double exponents[][2] = {{0.2, 0.7}, {1, 1}, {0, 1}, {1, 0}, {2, 0.5}, {0.5, 0.5}};
+    const double *two = KIT_PICK(r, exponents);
+    c->beta = KIT_PICK(r, betas);
+    kit_set_smooth(c, (int)kit_between(r, 0, KIT_SMOOTH_COUNT - 1));
+    if (c->skew > 0)
+        c->skew = KIT_PICK(r, skews);
+    if (c->divergence == SKL_ALPHA_BETA)
+        c->alpha = two[0], c->beta = two[1];
+}
+
 struct kit_case kit_random_case(struct kit_random *r)
 {
-    static const double temperatures[] = {1, 1, 0.5, 2.5}, betas[] = {0.5, 0.1, 0.9}, spreads[] = {1.5, 1.5, 0.3, 2.5};
+    static const double temperatures[] = {1, 1, 0.5, 2.5}, spreads[] = {1.5, 1.5, 0.3, 2.5};
     static const unsigned grads[] = {KIT_GRAD_ALL, KIT_GRAD_STUDENT | KIT_GRAD_BIAS_S, 0}; /* 0: any */
     struct kit_case c = kit_chance(r, 2) ? kit_attention_case(1, 1, 1) : kit_linear_case(1, 1, 1);
     draw_sizes(r, &c);
     draw_sides(r, &c);
-    c.divergence = (int)kit_between(r, 0, KIT_DIVERGENCE_COUNT - 1);
+    draw_divergence(r, &c);
     c.reduction = (int)kit_between(r, SKL_MEAN, SKL_SUM);
     if (c.use == SKL_ATTENTION) {
         c.causal = kit_chance(r, 2);
@@ -63,7 +77,7 @@ struct kit_case kit_random_case(struct kit_random *r)
     } else {
         c.lead = (int)kit_between(r, 1, 3);
     }
-    c.temperature = KIT_PICK(r, temperatures), c.beta = KIT_PICK(r, betas), c.spread = KIT_PICK(r, spreads);
+    c.temperature = KIT_PICK(r, temperatures), c.spread = KIT_PICK(r, spreads);
     c.ranges = kit_chance(r, 3);
     c.weights = kit_chance(r, 2) ? KIT_UNWEIGHTED : (int)kit_between(r, KIT_POSITIVE, KIT_ALL_ZERO);
     if (c.weights == KIT_SIGNED)
@@ -79,6 +93,8 @@ struct kit_case kit_random_case(struct kit_random *r)
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
     struct kit_case c = kit_random_case(r);
+    if (c.divergence > SKL_JSD) /* a device has no others yet */
+        kit_set_divergence(&c, SKL_JSD);
     if (!kit_chance(r, 4)) {
         c.dtype[S] = c.dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
         for (int side = 0; side < 2; side++) {

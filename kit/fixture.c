@@ -85,7 +85,8 @@ static void build_problem(struct kit_fixture *f)
     f->p = skl_problem_of(c->use, none, none, none, none);
     build_side(f, S, &f->p.s), build_side(f, T, &f->p.t);
     f->p.divergence = c->divergence, f->p.reduction = c->reduction, f->p.causal = c->causal;
-    f->p.beta = c->beta, f->p.temperature = c->temperature, f->p.threads = c->threads;
+    f->p.beta = c->beta, f->p.skew = c->skew, f->p.alpha = c->alpha, f->p.temperature = c->temperature,
+    f->p.threads = c->threads;
     f->p.isa = c->isa, f->p.skip_below = c->skip_below;
     f->p.window_left = c->left, f->p.window_right = c->right;
     f->p.columns = c->pad[S] || c->pad[T] ? c->cols : 0;

@@ -7,7 +7,10 @@
 
 static void every_divergence(struct kit_case c)
 {
-    for (c.divergence = 0; c.divergence < KIT_DIVERGENCE_COUNT; c.divergence++) test_all_ways(&c);
+    for (int k = 0; k < KIT_SMOOTH_COUNT; k++) {
+        kit_set_smooth(&c, k);
+        test_all_ways(&c);
+    }
 }
 
 static void masks(void)
@@ -60,7 +63,8 @@ static void subsets(void)
     for (unsigned grads = 1; grads <= KIT_GRAD_ALL; grads++) {
         struct kit_case c = kit_linear_case(17, 40, 9);
         c.bias[S] = c.bias[T] = 1;
-        c.grads = grads, c.divergence = (int)(grads % KIT_DIVERGENCE_COUNT);
+        c.grads = grads;
+        kit_set_smooth(&c, (int)grads);
         if (!test_quick() || grads % 9 == 0)
             test_all_ways(&c);
     }
@@ -76,7 +80,7 @@ static void layouts(void)
                 c.layout = layout, c.place = place;
                 c.dtype[S] = place, c.dtype[T] = (place + layout) % 3, c.own = 1;
                 c.ranges = place == 0, c.weights = place;
-                c.divergence = (layout + place) % KIT_DIVERGENCE_COUNT;
+                kit_set_smooth(&c, layout + place);
                 test_all_ways(&c);
             }
 }

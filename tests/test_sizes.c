@@ -13,7 +13,7 @@ static const int64_t large[] = {63,  64,  65,  95,  96,  97,  127, 128, 129, 191
 static void run(int64_t rows, int64_t cols, int64_t dim, int k)
 {
     struct kit_case c = k % 2 ? kit_linear_case(rows, cols, dim) : kit_attention_case(rows, cols, dim);
-    c.divergence = k % KIT_DIVERGENCE_COUNT;
+    kit_set_smooth(&c, k);
     c.place = k / 2 % KIT_PLACES;
     c.causal = k % 2 == 0 && k / 3 % 2;
     c.bias[S] = c.bias[T] = k % 2;
@@ -46,19 +46,19 @@ static void several_blocks(void)
     static const int64_t shapes[][3] = {{257, 129, 33}, {513, 131, 17}, {300, 700, 40}, {65, 1030, 257},
                                         {70, 140, 513}, {9, 1920, 8},   {40, 2881, 8},  {3, 6145, 5}};
     for (int k = 0; k < COUNT(shapes); k++)
-        for (int d = 0; d < (test_quick() ? 1 : KIT_DIVERGENCE_COUNT); d++)
-            run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
+        for (int d = 0; d < (test_quick() ? 1 : 3); d++) run(shapes[k][0], shapes[k][1], shapes[k][2], 4 * k + d);
 }
 
 /* Many tiles in one running state, whose maxima rise on the way: few rows and many columns, or many heads at once. */
 static void long_rows(void)
 {
-    for (int d = 0; d < KIT_DIVERGENCE_COUNT; d++) {
+    for (int k = 0; k < KIT_SMOOTH_COUNT; k++) {
         struct kit_case c = kit_attention_case(3, 13000, 4);
-        c.divergence = d;
+        kit_set_smooth(&c, k);
         test_all_ways(&c);
         c = kit_attention_case(2, 3100, 3);
-        c.heads = 8, c.key_heads[S] = 4, c.causal = 1, c.divergence = d;
+        c.heads = 8, c.key_heads[S] = 4, c.causal = 1;
+        kit_set_smooth(&c, k);
         test_all_ways(&c);
     }
 }

@@ -16,7 +16,7 @@ static struct kit_case some_case(int k)
     static const int64_t shapes[][3] = {{300, 500, 24}, {80, 4100, 16}, {700, 200, 40}, {200, 300, 70}};
     const int64_t *n = shapes[k % 4];
     struct kit_case c = k % 2 ? kit_linear_case(n[0], n[1], n[2]) : kit_attention_case(n[0], n[1], n[2]);
-    c.divergence = k % KIT_DIVERGENCE_COUNT;
+    kit_set_smooth(&c, k);
     if (c.use == SKL_ATTENTION)
         c.heads = 4, c.key_heads[S] = 2, c.key_heads[T] = k % 4 ? 1 : 4, c.causal = k / 3 % 2;
     else

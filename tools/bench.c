@@ -276,7 +276,8 @@ int command_bench(int argc, char **argv)
     struct option_spec options[] = {
         {"op", OPTION_NAME, &c->use, 0, 0, kit_use_names, "what to run", C},
         {"pass", OPTION_NAME, &bench.call, 0, 0, call_names, "value; value and gradient together; gradient alone", C},
-        {"divergence", OPTION_NAME, &c->divergence, 0, 0, kit_divergence_names, "KL(p||q), KL(q||p) or JSD", C},
+        {"divergence", OPTION_NAME, &c->divergence, 0, 0, kit_divergence_names,
+         "which; skew 0.1, alpha-beta (0.2, 0.7)", C},
         {"dtype", OPTION_NAME, &c->dtype[S], 0, 0, kit_dtype_names, "of the operands; gradients are f32", C},
         {"batch", OPTION_INT, &c->batch, 1, most, NULL, "attention: batch", C},
         {"heads", OPTION_INT, &c->heads, 0, most, NULL, "attention: query heads; 0: 4", C},
@@ -303,6 +304,7 @@ int command_bench(int argc, char **argv)
     };
     struct command command = {"bench", about, options};
     int described = options_parse(&command, argc, argv) & DESCRIBES_CASE;
+    kit_set_divergence(c, c->divergence);
     fill_usual(c);
     c->threads = (int)threads;
     check_case(c);
