@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_c
     }
     sum = block_sum(sum);
     largest = block_max(largest);
+    __syncthreads(); /* the two share their memory */
     any = block_max(any);
     if (threadIdx.x != 0)
         return;
