@@ -267,7 +267,7 @@ static const struct skl_gpu emulated = {enter, leave, properties, launch, clear,
 
 void test_device_begin(void)
 {
-    if (!find_unit("rows")) {
+    if (!find_unit("row_kernels")) {
         printf("no PTX in %s\n", ptx_dir());
         exit(TEST_SKIPPED);
     }

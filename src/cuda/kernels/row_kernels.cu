@@ -39,31 +39,29 @@ SKL_DEVICE int64_t own_row()
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* The sum of x over a block of 256 threads, in thread 0; in a fixed order. */
+/* The sum of x over a block of 256 threads, in thread 0; in a fixed order. The others have no use for theirs. */
 SKL_DEVICE double block_sum(double x)
 {
     __shared__ double part[256];
     part[threadIdx.x] = x;
-    __syncthreads();
     for (int half = 128; half; half >>= 1) {
+        __syncthreads();
         if (threadIdx.x < half)
             part[threadIdx.x] += part[threadIdx.x + half];
-        __syncthreads();
     }
-    return part[0];
+    return part[threadIdx.x];
 }
 
 SKL_DEVICE float block_max(float x)
 {
     __shared__ float part[256];
     part[threadIdx.x] = x;
-    __syncthreads();
     for (int half = 128; half; half >>= 1) {
+        __syncthreads();
         if (threadIdx.x < half)
             part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + half]);
-        __syncthreads();
     }
-    return part[0];
+    return part[threadIdx.x];
 }
 
 }  // namespace
