@@ -39,40 +39,46 @@ endif()
 
 # ------------------------------------------------------------------------------------------------ what ---
 
-# Name of the object, source, definitions. SKL_TYPE and SKL_DIM become part of the kernels' names: src/cuda/kernels.def
-# lists those.
+# Every kernel is a line of src/cuda/kernels.def: name, source, role, type, dim, least architecture ... A unit is a source
+# compiled for a type and a width, if it has them: sweep_narrow.cu with SKL_TYPE and SKL_DIM as sweep_narrow_bf16_64. Its
+# PTX is that of its kernels' architecture, and it has machine code from there on.
+set(cuda_list ${PROJECT_SOURCE_DIR}/src/cuda/kernels.def)
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_list})
+file(STRINGS ${cuda_list} cuda_lines REGEX "^SKL_KERNEL")
 set(cuda_units)
-macro(add_unit name source)  # add_unit(forward sweep_narrow bf16 64): sweep_narrow.cu as forward_bf16_64
-  set(unit ${name} ${ARGN})
-  string(REPLACE ";" "_" unit "${unit}")
+foreach(line ${cuda_lines})
+  if(NOT line MATCHES "^SKL_KERNEL\\(([a-z0-9_]+), ([a-z_]+), ([a-z_]+), (bf16|f16|any), ([0-9]+), ([0-9]+), .*\\)$")
+    message(FATAL_ERROR "CUDA: cannot read this line of ${cuda_list}: ${line}")
+  endif()
+  set(source ${CMAKE_MATCH_2})
+  set(type ${CMAKE_MATCH_4})
+  set(dim ${CMAKE_MATCH_5})
+  set(least ${CMAKE_MATCH_6})
+  set(unit ${source})
+  set(definitions)
+  if(NOT type STREQUAL any)
+    string(APPEND unit _${type})
+    list(APPEND definitions -DSKL_TYPE=${type})
+  endif()
+  if(NOT dim EQUAL 0)
+    string(APPEND unit _${dim})
+    list(APPEND definitions -DSKL_DIM=${dim})
+  endif()
+  if(DEFINED cuda_least_${unit} AND NOT cuda_least_${unit} EQUAL least)
+    message(FATAL_ERROR "CUDA: the kernels of ${unit} have different least architectures in ${cuda_list}")
+  endif()
   list(APPEND cuda_units ${unit})
   set(cuda_source_${unit} ${PROJECT_SOURCE_DIR}/src/cuda/kernels/${source}.cu)
-  set(cuda_definitions_${unit})
-  if(${ARGC} GREATER 2)
-    list(APPEND cuda_definitions_${unit} -DSKL_TYPE=${ARGV2})
-  endif()
-  if(${ARGC} GREATER 3)
-    list(APPEND cuda_definitions_${unit} -DSKL_DIM=${ARGV3})
-  endif()
-endmacro()
-
-foreach(type bf16 f16)
-  foreach(dim 64 128 256)
-    add_unit(forward sweep_narrow ${type} ${dim})
-    add_unit(grad grad_pair ${type} ${dim})
-  endforeach()
-  foreach(dim 64 128)
-    add_unit(fused grad_atomic ${type} ${dim})
-  endforeach()
-  add_unit(stream sweep_wide ${type})
+  set(cuda_definitions_${unit} ${definitions})
+  set(cuda_least_${unit} ${least})
 endforeach()
-add_unit(plain sweep_any)
-add_unit(rows row_kernels)
+list(REMOVE_DUPLICATES cuda_units)
 
 set(cuda_sources
   src/cuda/host/attention_grad.c
   src/cuda/host/blas.c
   src/cuda/host/cudart.c
+  src/cuda/host/kernels.c
   src/cuda/host/plan.c
   src/cuda/host/run.c
   src/cuda/host/slab_grad.c)
@@ -82,8 +88,8 @@ set(cuda_sources
 # Machine code of an architecture also runs on the later ones of the same first digit: 80 serves 86 and 89, 100 serves
 # 103, 120 serves 121. Not so on Jetson, between whose devices and the others NVIDIA promises nothing: Orin is 87, Thor
 # 110 (an nvcc before 13 does not know it), both aarch64. What has no machine code compiles the PTX when it loads the
-# library. All machine code is made from that one PTX, of compute_80: the kernels need nothing newer, and it is the PTX
-# that the tests execute.
+# library. All machine code of a kernel is made from one PTX, of the least architecture that the list has for it, and that is
+# the PTX that the tests execute.
 set(cuda_wanted 80 90 100 120)
 if(STREAMKL_TARGET_AARCH64)
   list(APPEND cuda_wanted 87 110)
@@ -98,8 +104,6 @@ foreach(arch ${STREAMKL_CUDA_ARCHITECTURES})
     message(STATUS "CUDA: no machine code for sm_${arch}, this nvcc does not know it; such a GPU compiles the PTX")
   endif()
 endforeach()
-list(TRANSFORM cuda_architectures PREPEND sm_ OUTPUT_VARIABLE cuda_codes)
-string(REPLACE ";" "," cuda_codes "compute_80;${cuda_codes}")
 
 # Without guards of static variables and exceptions the objects need no C++ library. Compressed, they are a third as
 # large.
@@ -110,7 +114,7 @@ if(STREAMKL_WERROR)
   list(APPEND cuda_flags --Werror=all-warnings)
 endif()
 file(GLOB cuda_headers CONFIGURE_DEPENDS
-  src/cuda/kernels/*.cuh src/cuda/*.h include/streamkl/*.h)
+  src/cuda/kernels/*.cuh src/cuda/*.h src/divergence.h src/row.h include/streamkl/*.h)
 list(TRANSFORM cuda_headers REPLACE "^src" "${PROJECT_SOURCE_DIR}/src")
 
 set(cuda_dir ${PROJECT_BINARY_DIR}/cuda)
@@ -122,16 +126,22 @@ foreach(unit ${cuda_units})
   # nvcc keeps the machine code it packs into the object: the tests and the model look at what is shipped.
   get_filename_component(stem ${cuda_source_${unit}} NAME_WE)
   set(keep ${cuda_dir}/keep/${unit})
+  set(least ${cuda_least_${unit}})
+  set(codes compute_${least})
   set(cubins)
   set(copies)
   foreach(arch ${cuda_architectures})
+    if(arch LESS least)
+      continue()
+    endif()
+    string(APPEND codes ,sm_${arch})
     list(APPEND cubins ${cuda_dir}/cubin/${unit}.sm_${arch}.cubin)
     list(APPEND copies COMMAND ${CMAKE_COMMAND} -E copy ${keep}/${stem}.sm_${arch}.cubin
       ${cuda_dir}/cubin/${unit}.sm_${arch}.cubin)
   endforeach()
   add_custom_command(OUTPUT ${cuda_dir}/${unit}.o ${cubins}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${keep}
-    COMMAND ${command} ${cuda_host_flags} -gencode arch=compute_80,code=[${cuda_codes}] -Xfatbin -compress-all
+    COMMAND ${command} ${cuda_host_flags} -gencode arch=compute_${least},code=[${codes}] -Xfatbin -compress-all
       -keep -keep-dir ${keep} -c ${cuda_source_${unit}} -o ${cuda_dir}/${unit}.o
     ${copies}
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${keep}
@@ -139,7 +149,7 @@ foreach(unit ${cuda_units})
     COMMENT "Building CUDA object ${unit}" VERBATIM)
   # On its own, in a fraction of the time, for who works on a kernel.
   add_custom_command(OUTPUT ${cuda_dir}/ptx/${unit}.ptx
-    COMMAND ${command} -arch=compute_80 -ptx ${cuda_source_${unit}} -o ${cuda_dir}/ptx/${unit}.ptx
+    COMMAND ${command} -arch=compute_${cuda_least_${unit}} -ptx ${cuda_source_${unit}} -o ${cuda_dir}/ptx/${unit}.ptx
     DEPENDS ${cuda_source_${unit}} ${cuda_headers}
     COMMENT "Building PTX ${unit}" VERBATIM)
   list(APPEND cuda_objects ${cuda_dir}/${unit}.o)
@@ -174,4 +184,4 @@ set_property(SOURCE src/cuda/host/blas.c src/cuda/host/cudart.c APPEND PROPERTY
 set(cuda_libraries $<BUILD_INTERFACE:${STREAMKL_CUDART}> $<INSTALL_INTERFACE:CUDA::cudart_static> pthread dl rt)
 
 string(REPLACE ";" ", sm_" cuda_shown "${cuda_architectures}")
-message(STATUS "CUDA: ${STREAMKL_NVCC}, machine code for sm_${cuda_shown}, PTX for compute_80")
+message(STATUS "CUDA: ${STREAMKL_NVCC}, machine code for sm_${cuda_shown}, and PTX")

@@ -93,8 +93,6 @@ struct kit_case kit_random_case(struct kit_random *r)
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
     struct kit_case c = kit_random_case(r);
-    if (c.divergence > SKL_JSD) /* a device has no others yet */
-        kit_set_divergence(&c, SKL_JSD);
     if (!kit_chance(r, 4)) {
         c.dtype[S] = c.dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
         for (int side = 0; side < 2; side++) {

@@ -251,9 +251,9 @@ enum skl_status skl_blas_product(const struct skl_gpu_product *p, void *stream)
     return SKL_OK;
 }
 
-#define SKL_KERNEL(name)  \
-    void skl_##name(void) \
-    {                     \
+#define SKL_KERNEL(name, ...) \
+    void skl_##name(void)     \
+    {                         \
     }
 #include "../src/cuda/kernels.def"
 #undef SKL_KERNEL

@@ -240,7 +240,7 @@ static void table(void)
     CHECK_STATUS(g->launch(&launch, NULL), SKL_DEVICE_FAILED);
     CHECK(strstr(skl_last_error(), "no such kernel"), "said \"%s\"", skl_last_error());
     static const char *const kernels[] = {
-#define SKL_KERNEL(name) #name,
+#define SKL_KERNEL(name, ...) #name,
 #include "../src/cuda/kernels.def"
 #undef SKL_KERNEL
     };

@@ -52,7 +52,7 @@ static void leave(const struct skl_gpu_place *before)
 static enum skl_status properties(int index, struct skl_gpu_properties *p)
 {
     (void)index;
-    *p = (struct skl_gpu_properties){108, 163 << 10};
+    *p = (struct skl_gpu_properties){108, 163 << 10, 80};
     return SKL_OK;
 }
 

@@ -143,15 +143,14 @@ int command_check(int argc, char **argv)
     static struct checker checker;
     if (cases == 0)
         cases = quick ? 20 : 100;
-    int kinds = device == SKL_CUDA ? SKL_JSD + 1 : KIT_DIVERGENCE_COUNT; /* a device has no others yet */
-    int all = (int)cases * kinds;
+    int all = (int)cases * KIT_DIVERGENCE_COUNT;
     double begin = now();
     struct progress progress = progress_begin("check");
     progress_catch_interrupt();
     for (int k = 0; k < all; k++) {
         struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
         struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r) : kit_random_case(&r);
-        kit_set_divergence(&c, k % kinds);
+        kit_set_divergence(&c, k % KIT_DIVERGENCE_COUNT);
         c.threads = threads ? (int)threads : (int)kit_between(&r, 1, 3);
         /* Small enough that p and q may well differ everywhere; where they do not, the case is left out. */
         kit_shrink(&c, c.divergence == SKL_TOTAL_VARIATION ? 2e4 : quick ? 2e5 : 8e5);

@@ -32,7 +32,7 @@ struct skl_gpu_side {
     int32_t dim;
     int32_t share; /* query heads to one head of b */
     float inner, cap, factor;
-    float beta; /* JSD: weight in the mixture */
+    float param; /* the divergence's number of this side: ../divergences.def */
 };
 
 /* Columns lo .. hi-1; lo = hi = 0 for a row without work: no column, or weight 0. */
@@ -53,7 +53,7 @@ struct skl_gpu_problem {
 /* Numbers of a row state, each [splits][rows] in this order: m (a score) and l of P and Q; acc (base 2). */
 enum { SKL_M_P, SKL_L_P, SKL_M_Q, SKL_L_Q, SKL_ACC, SKL_STATES };
 
-/* A row's numbers for JSD's second sweep and for dz: log p = factor (x - m) - log l in base 2. */
+/* A row's numbers for a second sweep and for dz: log p = factor (x - m) - log l in base 2. */
 struct skl_gpu_reference {
     float m[2];           /* scores */
     float minus_log_l[2]; /* base 2 */
@@ -61,24 +61,25 @@ struct skl_gpu_reference {
 
 /* ... and for dz alone. A row without work has r = 0 and an empty range. */
 struct skl_gpu_factors {
-    float c; /* SKL_DZ_P: acc / l_P in base 2; SKL_DZ_JSD: KL(x || m), a natural logarithm */
+    float c; /* SKL_DZ_P: acc / l_P in base 2; after two sweeps: struct skl_closed's c of the side */
     float r; /* weight / largest |weight| */
 };
 
-/* forward_*, stream_*_kl and _jsd, plain_kl and _jsd: gridDim.y = splits of the columns. */
+/* forward_*, stream_*_kl and _jsd, plain_kl, _jsd and _second: gridDim.y = splits of the columns. */
 struct skl_gpu_forward {
     struct skl_gpu_problem problem;
-    float *state; /* [splits][SKL_STATES][rows]; JSD's second sweep: KL(P||m), KL(Q||m) in l_P and l_Q */
-    const struct skl_gpu_reference *references; /* JSD's second sweep: [rows] */
+    float *state; /* [splits][SKL_STATES][rows]; a second sweep: its two sums in l_P and l_Q */
+    const struct skl_gpu_reference *references; /* a second sweep: [rows] */
     int32_t split_columns; /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
-    int32_t reserved;
+    int32_t form;          /* enum skl_form, for plain_second */
 };
 
 /* Which formula turns logits into dz of side x. */
 enum skl_gpu_dz {
-    SKL_DZ_Q,  /* q - p */
-    SKL_DZ_P,  /* p (((z_P - m_P) - (z_Q - m_Q)) - c),  c = acc / l_P */
-    SKL_DZ_JSD /* beta x (log(x/m) - KL(x || m)) */
+    SKL_DZ_Q,     /* q - p */
+    SKL_DZ_P,     /* p (((z_P - m_P) - (z_Q - m_Q)) - c),  c = acc / l_P */
+    SKL_DZ_JSD,   /* beta x (log(x/m) - KL(x || m)) */
+    SKL_DZ_COLUMN /* that of 'form', in plain_second_dz: see kernels/column.cuh */
 };
 
 /* Scalars that the device computes on the way, so that the host need not wait for them. */
@@ -88,6 +89,7 @@ struct skl_gpu_scalars {
     float unit;     /* upstream gradient of a row = r unit */
     float alpha[2]; /* unit chain / spread of each side: what turns sums of 16-bit dx into gradients */
     float zero, one;
+    int32_t any_weight, reserved; /* some weight is not 0 */
 };
 
 /* rows_* (dA) and columns_* (dB), fused_*: gradient of side x of an attention problem. */
@@ -98,13 +100,13 @@ struct skl_gpu_grad {
     const struct skl_gpu_scalars *scalars;
     const struct skl_gpu_range *tile_range; /* [heads x tiles of 64 rows]: the columns that any of the rows sees */
     struct skl_gpu_matrix grad_a, grad_b;
-    int32_t x;  /* the side */
-    int32_t dz; /* enum skl_gpu_dz */
-    int32_t reserved;
+    int32_t x;    /* the side */
+    int32_t dz;   /* enum skl_gpu_dz */
+    int32_t form; /* enum skl_form */
     float spread; /* power of two that keeps dz in the range of a 16-bit float */
 };
 
-/* stream_*_dz and plain_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the slab's dtype. */
+/* stream_*_dz, plain_dz and plain_second_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the slab's dtype. */
 struct skl_gpu_slab {
     struct skl_gpu_grad grad;
     int32_t head;            /* of all batches */
@@ -134,7 +136,8 @@ struct skl_gpu_find_ranges {
     struct skl_gpu_range *range, *tile_range;
 };
 
-enum skl_gpu_sweep { SKL_SWEEP_KL, SKL_SWEEP_LSE, SKL_SWEEP_JSD };
+/* The only one; the first of two; the second. */
+enum skl_gpu_sweep { SKL_SWEEP_KL, SKL_SWEEP_LSE, SKL_SWEEP_SECOND };
 
 /* finish_rows: the states of all splits into a row's results, or into a caller's partial state. */
 struct skl_gpu_finish_rows {
@@ -146,8 +149,8 @@ struct skl_gpu_finish_rows {
     int32_t heads, n, splits;
     int32_t sweep;   /* enum skl_gpu_sweep */
     int32_t student; /* which side is the student, for partial states */
-    int32_t reserved;
-    float beta[2];
+    int32_t form;    /* enum skl_form */
+    double param[2];
     double *loss_out;          /* [rows]; NULL: not wanted */
     struct skl_state *partial; /* [rows]; NULL: results are wanted */
     struct skl_gpu_vector loss, lse[2], kl[2], m[2], l[2];

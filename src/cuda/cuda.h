@@ -7,7 +7,7 @@
 
 #include "../work.h"
 
-/* value, value_and_grad, backward and partial. state: device memory, for SKL_CALL_PARTIAL; second_sweep: JSD's, from the
+/* value, value_and_grad, backward and partial. state: device memory, for SKL_CALL_PARTIAL; second_sweep: of two, from the
  * saved LSEs in the work. */
 enum skl_status skl_cuda_run(enum skl_call call, const struct skl_work *w, struct skl_state *state, int second_sweep);
 

@@ -59,23 +59,40 @@ static struct unit *find_unit(const char *name)
     return u;
 }
 
-/* Which file of cmake/cuda.cmake a kernel is in. */
+const struct test_listed test_list[] = {
+#define SKL_KERNEL(name, source, role, type, dim, ...) {#name, #source, #role, #type, #dim},
+#include "../../src/cuda/kernels.def"
+#undef SKL_KERNEL
+};
+const int test_list_count = COUNT(test_list);
+
+void test_unit_name(const struct test_listed *k, char name[48])
+{
+    int typed = strcmp(k->type, "any") != 0, wide = strcmp(k->dim, "0") != 0;
+    snprintf(name, 48, "%s%s%s%s%s", k->source, typed ? "_" : "", typed ? k->type : "", wide ? "_" : "",
+             wide ? k->dim : "");
+}
+
+const char *test_kernel_of(const char *unit, const char *role)
+{
+    char name[48];
+    for (int i = 0; i < test_list_count; i++) {
+        test_unit_name(&test_list[i], name);
+        if (strcmp(name, unit) == 0 && strcmp(test_list[i].role, role) == 0)
+            return test_list[i].kernel;
+    }
+    return NULL;
+}
+
 static struct unit *unit_of(const char *kernel)
 {
     char name[48];
-    const char *source[][2] = {{"forward_", "forward_"}, {"stream_", "stream_"}, {"rows_", "grad_"},
-                               {"columns_", "grad_"},    {"fused_", "fused_"},   {"plain_", ""}};
-    for (int i = 0; i < COUNT(source); i++) {
-        size_t n = strlen(source[i][0]);
-        if (strncmp(kernel, source[i][0], n) != 0)
-            continue;
-        if (!*source[i][1])
-            return find_unit("plain");
-        snprintf(name, sizeof name, "%s%s", source[i][1], kernel + n);
-        *strrchr(name, '_') = 0; /* _kl, _q ... */
-        return find_unit(name);
-    }
-    return find_unit("rows");
+    for (int i = 0; i < test_list_count; i++)
+        if (strcmp(kernel, test_list[i].kernel) == 0) {
+            test_unit_name(&test_list[i], name);
+            return find_unit(name);
+        }
+    return NULL;
 }
 
 int test_device_replace(const char *unit, const char *ptx)
@@ -181,7 +198,7 @@ static void leave(const struct skl_gpu_place *before)
 static enum skl_status properties(int index, struct skl_gpu_properties *p)
 {
     (void)index;
-    *p = (struct skl_gpu_properties){test_device.processors, test_device.shared_memory};
+    *p = (struct skl_gpu_properties){test_device.processors, test_device.shared_memory, 80};
     return SKL_OK;
 }
 
@@ -250,7 +267,7 @@ static const struct skl_gpu emulated = {enter, leave, properties, launch, clear,
 
 void test_device_begin(void)
 {
-    if (!find_unit("rows")) {
+    if (!find_unit("row_kernels")) {
         printf("no PTX in %s\n", ptx_dir());
         exit(TEST_SKIPPED);
     }

@@ -17,7 +17,7 @@ extern struct test_device {
     /* Seen since test_device_reset(). */
     struct emu_report total;
     int launches, products;
-    char kernels[64][48]; /* that ran, each once, in order */
+    char kernels[128][48]; /* that ran, each once, in order */
     int kernel_count;
 } test_device;
 
@@ -26,7 +26,16 @@ void test_device_begin(void);
 void test_device_reset(void);
 int test_device_ran(const char *kernel);
 
-/* Another text in place of a unit's PTX ("forward_bf16_64"), or the original again: NULL. Returns whether it parses. */
+/* src/cuda/kernels.def. A unit is a source compiled for a type and a width, if it has them: sweep_narrow_bf16_64. */
+extern const struct test_listed {
+    const char *kernel, *source, *role, *type, *dim;
+} test_list[];
+extern const int test_list_count;
+void test_unit_name(const struct test_listed *k, char name[48]);
+/* NULL: the unit has none for this. */
+const char *test_kernel_of(const char *unit, const char *role);
+
+/* Another text in place of a unit's PTX ("sweep_narrow_bf16_64"), or the original again: NULL. Returns whether it parses. */
 int test_device_replace(const char *unit, const char *ptx);
 /* A unit's original text. */
 const char *test_device_ptx(const char *unit);

@@ -10,7 +10,7 @@
 
 /* Kernels come in units of one PTX file. dim chooses the unit's width: 64, 128 and 256 attention, 264 streaming. */
 struct family {
-    const char *sweep, *gradient; /* units, besides "rows", which is in all of them */
+    const char *sweep, *gradient; /* units, besides "row_kernels", which is in all of them */
     int32_t type;
     int64_t dim;
     int any_order;
@@ -18,19 +18,19 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"forward_bf16_64", "grad_bf16_64", SKL_BF16, 64, 0, 0},
-    {"forward_f16_64", "grad_f16_64", SKL_F16, 40, 0, 0},
-    {"forward_bf16_128", "grad_bf16_128", SKL_BF16, 72, 0, 0},
-    {"forward_f16_128", "grad_f16_128", SKL_F16, 128, 0, 1},
-    {"forward_bf16_256", "grad_bf16_256", SKL_BF16, 136, 0, 0},
-    {"forward_f16_256", "grad_f16_256", SKL_F16, 256, 0, 1},
-    {"forward_bf16_64", "fused_bf16_64", SKL_BF16, 64, 1, 0},
-    {"forward_f16_64", "fused_f16_64", SKL_F16, 64, 1, 1},
-    {"forward_bf16_128", "fused_bf16_128", SKL_BF16, 72, 1, 1},
-    {"forward_f16_128", "fused_f16_128", SKL_F16, 128, 1, 0},
-    {"stream_bf16", "stream_bf16", SKL_BF16, 264, 0, 0},
-    {"stream_f16", "stream_f16", SKL_F16, 272, 0, 1},
-    {"plain", "plain", SKL_F32, 21, 0, 0},
+    {"sweep_narrow_bf16_64", "grad_pair_bf16_64", SKL_BF16, 64, 0, 0},
+    {"sweep_narrow_f16_64", "grad_pair_f16_64", SKL_F16, 40, 0, 0},
+    {"sweep_narrow_bf16_128", "grad_pair_bf16_128", SKL_BF16, 72, 0, 0},
+    {"sweep_narrow_f16_128", "grad_pair_f16_128", SKL_F16, 128, 0, 1},
+    {"sweep_narrow_bf16_256", "grad_pair_bf16_256", SKL_BF16, 136, 0, 0},
+    {"sweep_narrow_f16_256", "grad_pair_f16_256", SKL_F16, 256, 0, 1},
+    {"sweep_narrow_bf16_64", "grad_atomic_bf16_64", SKL_BF16, 64, 1, 0},
+    {"sweep_narrow_f16_64", "grad_atomic_f16_64", SKL_F16, 64, 1, 1},
+    {"sweep_narrow_bf16_128", "grad_atomic_bf16_128", SKL_BF16, 72, 1, 1},
+    {"sweep_narrow_f16_128", "grad_atomic_f16_128", SKL_F16, 128, 1, 0},
+    {"sweep_wide_bf16", "sweep_wide_bf16", SKL_BF16, 264, 0, 0},
+    {"sweep_wide_f16", "sweep_wide_f16", SKL_F16, 272, 0, 1},
+    {"sweep_any", "sweep_any", SKL_F32, 21, 0, 0},
 };
 
 static inline int test_long(void)

@@ -16,119 +16,130 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SOURCES = os.path.join(ROOT, 'src', 'cuda')
-SOURCE_OF = {'forward': 'sweep_narrow', 'stream': 'sweep_wide', 'plain': 'sweep_any', 'grad': 'grad_pair',
-             'fused': 'grad_atomic', 'rows': 'row_kernels'}  # of the first part of a unit's name
-
+SOURCES = os.path.join(ROOT, 'src')
 # File, unit, text, what stands there instead, what is broken. The first occurrence of the text is replaced.
 MUTANTS = [
     # Tiles in shared memory
-    ('tile.cuh', 'forward_bf16_64', '((c ^ (r & 7)) << 4)', '(c << 4)', 'no swizzle'),
-    ('tile.cuh', 'forward_bf16_128', 'k / SKL_ADDRESSES * 128', '0', 'all steps at the first four addresses'),
-    ('tile.cuh', 'forward_bf16_256', 'tile ^ 64 : tile', 'tile : tile', 'swizzle of every other 4 rows'),
-    ('tile.cuh', 'forward_bf16_64', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
+    ('tile.cuh', 'sweep_narrow_bf16_64', '((c ^ (r & 7)) << 4)', '(c << 4)', 'no swizzle'),
+    ('tile.cuh', 'sweep_narrow_bf16_128', 'k / SKL_ADDRESSES * 128', '0', 'all steps at the first four addresses'),
+    ('tile.cuh', 'sweep_narrow_bf16_256', 'tile ^ 64 : tile', 'tile : tile', 'swizzle of every other 4 rows'),
+    ('tile.cuh', 'sweep_narrow_bf16_64', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
      'rows behind the last are copied'),
-    ('tile.cuh', 'stream_bf16', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
+    ('tile.cuh', 'sweep_wide_bf16', 'WHOLE || row() + step < valid ? bytes : 0', 'bytes',
      'rows behind the last are copied'),
-    ('tile.cuh', 'forward_bf16_64', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
-    ('tile.cuh', 'stream_bf16', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
-    ('ptx.cuh', 'forward_bf16_64', '"r"(b0), "r"(b1)', '"r"(b1), "r"(b0)', 'operands of mma exchanged'),
-    ('ptx.cuh', 'grad_bf16_64', '"f"(hi), "f"(lo)', '"f"(lo), "f"(hi)', 'pairs of dx exchanged'),
+    ('tile.cuh', 'sweep_narrow_bf16_64', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
+    ('tile.cuh', 'sweep_wide_bf16', '8 * chunk() < dim ? 16 : 0', '16', 'entries behind the dimension are not 0'),
+    ('ptx.cuh', 'sweep_narrow_bf16_64', '"r"(b0), "r"(b1)', '"r"(b1), "r"(b0)', 'operands of mma exchanged'),
+    ('ptx.cuh', 'grad_pair_bf16_64', '"f"(hi), "f"(lo)', '"f"(lo), "f"(hi)', 'pairs of dx exchanged'),
     # Which rows and columns
-    ('tile.cuh', 'forward_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS',
+    ('tile.cuh', 'sweep_narrow_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS',
      'every tile has all its rows'),
-    ('tile.cuh', 'forward_bf16_64', 'at.h / s.share * s.b.stride[1]', 'at.h * s.b.stride[1]',
+    ('tile.cuh', 'sweep_narrow_bf16_64', 'at.h / s.share * s.b.stride[1]', 'at.h * s.b.stride[1]',
      'no sharing of key heads'),
-    ('tile.cuh', 'forward_bf16_64', 's.all_hi = min(s.all_hi, r.hi)', 's.all_hi = max(s.all_hi, r.hi)',
+    ('tile.cuh', 'sweep_narrow_bf16_64', 's.all_hi = min(s.all_hi, r.hi)', 's.all_hi = max(s.all_hi, r.hi)',
      'tiles that not all rows see, at their end'),
-    ('tile.cuh', 'forward_bf16_64', 's.all_lo = max(s.all_lo, r.lo)', 's.all_lo = 0',
+    ('tile.cuh', 'sweep_narrow_bf16_64', 's.all_lo = max(s.all_lo, r.lo)', 's.all_lo = 0',
      'tiles that not all rows see, at their begin'),
-    ('tile.cuh', 'stream_bf16', 's.all_hi = 0;', ';', 'a bias is left out where all rows see the tile'),
-    ('push.cuh', 'forward_bf16_64', 'column < r.hi', 'column <= r.hi', 'mask: one column too many'),
-    ('push.cuh', 'forward_bf16_64', 'r.lo <= column', 'r.lo < column', 'mask: the first column is missing'),
-    ('push.cuh', 'stream_bf16', 'q + bias_q', 'q', "Q's bias"),
-    ('row_kernels.cu', 'rows', 'diagonal + args.right + 1', 'diagonal + args.right', 'the diagonal itself'),
-    ('row_kernels.cu', 'rows', 'diagonal - args.left', 'diagonal - args.left + 1', 'the window is one column short'),
-    ('row_kernels.cu', 'rows', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '',
+    ('tile.cuh', 'sweep_wide_bf16', 's.all_hi = 0;', ';', 'a bias is left out where all rows see the tile'),
+    ('push.cuh', 'sweep_narrow_bf16_64', 'column < r.hi', 'column <= r.hi', 'mask: one column too many'),
+    ('push.cuh', 'sweep_narrow_bf16_64', 'r.lo <= column', 'r.lo < column', 'mask: the first column is missing'),
+    ('push.cuh', 'sweep_wide_bf16', 'q + bias_q', 'q', "Q's bias"),
+    ('../../row.h', 'row_kernels', 'r.hi = diagonal + right + 1', 'r.hi = diagonal + right', 'the diagonal itself'),
+    ('../../row.h', 'row_kernels', 'r.lo = diagonal - left', 'r.lo = diagonal - left + 1', 'the window is one column short'),
+    ('row_kernels.cu', 'row_kernels', ' || row_weight(args.weight, row, args.heads, args.n) == 0', '',
      'rows of weight 0 are not left out'),
-    ('sweep_narrow.cu', 'forward_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+    ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
-    ('sweep_narrow.cu', 'forward_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
-    ('sweep_wide.cu', 'stream_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+    ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
+    ('sweep_wide.cu', 'sweep_wide_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
-    ('sweep_any.cu', 'plain', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
+    ('sweep_any.cu', 'sweep_any', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
     # States
-    ('state.cuh', 'forward_bf16_64', 's.l[0] * f_p', 's.l[0]', "P's l is not rescaled when m is raised"),
-    ('state.cuh', 'forward_bf16_64', 's.l[1] * f_q', 's.l[1]', "Q's l is not rescaled when m is raised"),
-    ('state.cuh', 'forward_bf16_64', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'plain', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
-    ('state.cuh', 'forward_bf16_64', 'fmaf(s.l[0], move_p - move_q, s.acc)', 's.acc', 'acc does not move with m'),
-    ('state.cuh', 'stream_bf16', 'move_p - move_q', 'move_p', "acc does not move with Q's m"),
-    ('state.cuh', 'plain', 'move_p - move_q', 'move_p + move_q', "acc moves with Q's m, the wrong way"),
-    ('state.cuh', 'plain', 'power_of_two(fmaxf(move_p, -126))', 'power_of_two(move_p)',
+    ('state.cuh', 'sweep_narrow_bf16_64', 's.l[0] * f_p', 's.l[0]', "P's l is not rescaled when m is raised"),
+    ('state.cuh', 'sweep_narrow_bf16_64', 's.l[1] * f_q', 's.l[1]', "Q's l is not rescaled when m is raised"),
+    ('state.cuh', 'sweep_narrow_bf16_64', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'sweep_any', 's.acc) * f_p', 's.acc)', 'acc is not rescaled when m is raised'),
+    ('state.cuh', 'sweep_narrow_bf16_64', 'fmaf(s.l[0], move_p - move_q, s.acc)', 's.acc', 'acc does not move with m'),
+    ('state.cuh', 'sweep_wide_bf16', 'move_p - move_q', 'move_p', "acc does not move with Q's m"),
+    ('state.cuh', 'sweep_any', 'move_p - move_q', 'move_p + move_q', "acc moves with Q's m, the wrong way"),
+    ('state.cuh', 'sweep_any', 'power_of_two(fmaxf(move_p, -126))', 'power_of_two(move_p)',
      'an infinite acc times 0'),
-    ('state.cuh', 'forward_bf16_64', 'fmaxf(relative(s.m[1], m[1], factor[1]), SKL_FARTHEST)',
+    ('state.cuh', 'sweep_narrow_bf16_64', 'fmaxf(relative(s.m[1], m[1], factor[1]), SKL_FARTHEST)',
      'relative(s.m[1], m[1], factor[1])', 'the move of a state without columns is infinite'),
-    ('state.cuh', 'forward_bf16_64', 'other = moved_state(b, m, factor)', 'other = b', 'one state is not moved in a merge'),
-    ('ptx.cuh', 'plain', '__fmul_rn(x - m, factor)', 'fmaf(x, factor, -m * factor)', 'scores are scaled before m is subtracted'),
-    ('ptx.cuh', 'forward_bf16_64', '__fmul_rn(x - m, factor)', '(x - m) * factor', 'y_P - y_Q by a multiply-add'),
-    ('tile.cuh', 'plain', '__fmul_rn(s.cap, tanhf(s.inner * x))', 's.cap * tanhf(s.inner * x)',
+    ('state.cuh', 'sweep_narrow_bf16_64', 'other = moved_state(b, m, factor)', 'other = b', 'one state is not moved in a merge'),
+    ('ptx.cuh', 'sweep_any', '__fmul_rn(x - m, factor)', 'fmaf(x, factor, -m * factor)', 'scores are scaled before m is subtracted'),
+    ('ptx.cuh', 'sweep_narrow_bf16_64', '__fmul_rn(x - m, factor)', '(x - m) * factor', 'y_P - y_Q by a multiply-add'),
+    ('tile.cuh', 'sweep_any', '__fmul_rn(s.cap, tanhf(s.inner * x))', 's.cap * tanhf(s.inner * x)',
      'a softcap is not rounded before m is subtracted'),
-    ('state.cuh', 'forward_bf16_64', 'step < LANES; step *= 2', 'step < LANES / 2; step *= 2',
+    ('state.cuh', 'sweep_narrow_bf16_64', 'step < LANES; step *= 2', 'step < LANES / 2; step *= 2',
      'half of the lanes are merged'),
-    ('state.cuh', 'forward_bf16_64', 'd = EDGE && p == 0 ? 0 : d;', '', '0 (-inf) is formed'),
-    ('push.cuh', 'forward_bf16_64', '__any_sync(~0u, top > SKL_RAISE)', 'false', 'm is never raised'),
-    ('push.cuh', 'forward_bf16_64', 'if ((threadIdx.x & 3) == 0 && row < at.valid)', 'if (row < at.valid)',
+    ('state.cuh', 'sweep_narrow_bf16_64', 'd = EDGE && p == 0 ? 0 : d;', '', '0 (-inf) is formed'),
+    ('push.cuh', 'sweep_narrow_bf16_64', '__any_sync(~0u, top > SKL_RAISE)', 'false', 'm is never raised'),
+    ('push.cuh', 'sweep_narrow_bf16_64', 'if ((threadIdx.x & 3) == 0 && row < at.valid)', 'if (row < at.valid)',
      'all lanes of a row write its state'),
-    ('push.cuh', 'forward_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
-    ('divergence.cuh', 'forward_bf16_64', 'mass != 0 ? mass * over_m[i] : 0', 'mass * over_m[i]',
+    ('push.cuh', 'sweep_narrow_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
+    ('divergence.cuh', 'sweep_narrow_bf16_64', 'mass != 0 ? mass * over_m[i] : 0', 'mass * over_m[i]',
      'JSD: 0 (inf) is formed'),
-    ('sweep_any.cu', 'plain', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
-    ('row_kernels.cu', 'rows', 's.m == m[side] ? 1 : exp(s.m - m[side])', '1', 'splits are not rescaled'),
-    ('row_kernels.cu', 'rows', '(acc + l_p * shift) * factor', 'acc * factor', "a split's acc does not move"),
-    ('row_kernels.cu', 'rows', '(log(l_q) - log(l_p))', '(lse_of(s.side[1]) - lse_of(s.side[0]))', 'KL by LSEs'),
-    ('row_kernels.cu', 'rows', '(float)-log_l[0], (float)-log_l[1]', '(float)-log_l[1], (float)-log_l[1]', "P has Q's l"),
+    ('sweep_any.cu', 'sweep_any', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
+    ('../../row.h', 'row_kernels', 'm == to ? 1 : exp(m - to)', '1', 'splits are not rescaled'),
+    ('../../row.h', 'row_kernels', '(acc + l_p * shift) * factor', 'acc * factor', "a split's acc does not move"),
+    ('../../row.h', 'row_kernels', '(log(q->l) - log(p->l))', '(skl_lse_of(q) - skl_lse_of(p))', 'KL by LSEs'),
+    ('row_kernels.cu', 'row_kernels', '(float)-log_l[0], (float)-log_l[1]', '(float)-log_l[1], (float)-log_l[1]', "P has Q's l"),
+    ('row_kernels.cu', 'row_kernels', 'any = w != 0 ? 1 : any', 'any = largest', 'a mean of rows whose weights are NaN'),
+    # Second sweeps
+    ('column.cuh', 'sweep_any', 'fmaf(c.x, SKL_LN2, -log_large)', '-log_large', 'skewed KL: log(p/m) where q is larger'),
+    ('column.cuh', 'sweep_any', 'mean - u', '-u', "skewed KL: Q's dz without its mean"),
+    ('column.cuh', 'sweep_wide_bf16', '-c.sign * a.of[1]', 'c.sign * a.of[1]', 'skewed KL: the sign of p/m - 1'),
+    ('column.cuh', 'sweep_any', 'd > 0 ? -1 : d < 0 ? 1 : 0', 'd > 0 ? -1 : 1', 'total variation: the sign of 0'),
+    ('column.cuh', 'sweep_any', 'c.mass[1] * (-c.sign - mean)', 'c.mass[1] * (c.sign - mean)', "total variation: Q's sign"),
+    ('column.cuh', 'sweep_any', 'power_of_two(c.log_large * (a.of[0] + a.of[1]))', 'power_of_two(c.log_large)',
+     'alpha-beta: the power of the larger'),
+    ('column.cuh', 'sweep_any', 'SKL_LN2 * c.x : expm1f', 'c.x : expm1f', 'alpha-beta: the limit 0'),
+    ('column.cuh', 'sweep_any', '(float)skl_slope(FORM, exact, of) * ', '', 'the slope of dz'),
+    ('../../divergence.h', 'row_kernels', 'r.c[0] = acc_p + param[1] * acc_q', 'r.c[0] = acc_p', 'what skewed KL subtracts'),
+    ('../../divergence.h', 'row_kernels', 'r.c[0] = (param[0] + param[1]) * acc_p - acc_q', 'r.c[0] = acc_p - acc_q',
+     'what alpha-beta subtracts'),
     # Pipelines
-    ('sweep_narrow.cu', 'forward_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
+    ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
      'the next tile goes into the stage in use'),
-    ('sweep_wide.cu', 'stream_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
+    ('sweep_wide.cu', 'sweep_wide_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
      'two warps write one state'),
-    ('sweep_wide.cu', 'stream_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
+    ('sweep_wide.cu', 'sweep_wide_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
     # dz and gradients
-    ('divergence.cuh', 'plain', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
-    ('divergence.cuh', 'plain', '(1 - tanh * tanh)', '1', "the softcap's slope"),
-    ('divergence.cuh', 'plain', '((y_p - y_q) - c)', '(y_p - y_q)', "P's dz without its mean"),
-    ('divergence.cuh', 'plain', 'fmaf(x - (side ? t.m[1] : t.m[0])', 'fmaf(x', 'probabilities without m'),
-    ('divergence.cuh', 'plain', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
-    ('sweep_any.cu', 'plain', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
-    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 's.inner * x', 'no mass under a negative scale'),
-    ('tile.cuh', 'plain', 'x == -INFINITY ? x : s.inner * x', 'x', 'the sign of the scale'),
-    ('sweep_wide.cu', 'stream_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
+    ('divergence.cuh', 'sweep_any', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
+    ('divergence.cuh', 'sweep_any', '(1 - tanh * tanh)', '1', "the softcap's slope"),
+    ('divergence.cuh', 'sweep_any', '((y_p - y_q) - c)', '(y_p - y_q)', "P's dz without its mean"),
+    ('divergence.cuh', 'sweep_any', 'fmaf(x - (side ? t.m[1] : t.m[0])', 'fmaf(x', 'probabilities without m'),
+    ('divergence.cuh', 'sweep_any', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
+    ('sweep_any.cu', 'sweep_any', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
+    ('tile.cuh', 'sweep_any', 'x == -INFINITY ? x : s.inner * x', 's.inner * x', 'no mass under a negative scale'),
+    ('tile.cuh', 'sweep_any', 'x == -INFINITY ? x : s.inner * x', 'x', 'the sign of the scale'),
+    ('sweep_wide.cu', 'sweep_wide_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
      'slabs after the first, in columns'),
-    ('row_kernels.cu', 'rows', ' + (log_l[0] - log_l[1])', '', 'c is the loss'),
-    ('row_kernels.cu', 'rows', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
-    ('row_kernels.cu', 'rows', 'sum / args.scalars->weight_sum', 'sum', 'the mean is a sum'),
-    ('row_kernels.cu', 'rows', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
+    ('row_kernels.cu', 'row_kernels', ' + (log_l[0] - log_l[1])', '', 'c is the loss'),
+    ('row_kernels.cu', 'row_kernels', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
+    ('../../row.h', 'row_kernels', 'any_weight ? sum / weight_sum', 'any_weight ? sum', 'the mean is a sum'),
+    ('row_kernels.cu', 'row_kernels', '(args.first + i) * args.to.stride[2]', 'i * args.to.stride[2]',
      'padding is cleared from row 0 on'),
-    ('row_kernels.cu', 'rows', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
-    ('grad.cuh', 'grad_bf16_64', '16 * streamed)', '16 * (streamed ^ 1))', 'references of the neighbouring row'),
-    ('grad.cuh', 'grad_bf16_64', 'd[e] *= f.r;', ';', "a row's weight (db)"),
-    ('grad.cuh', 'grad_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
+    ('row_kernels.cu', 'row_kernels', '(args.add ? args.sum[j] : 0) + ', '', "a bias's gradient is the last slab's"),
+    ('grad.cuh', 'grad_pair_bf16_64', '16 * streamed)', '16 * (streamed ^ 1))', 'references of the neighbouring row'),
+    ('grad.cuh', 'grad_pair_bf16_64', 'd[e] *= f.r;', ';', "a row's weight (db)"),
+    ('grad.cuh', 'grad_pair_bf16_64', 'f *= args.factors[((int64_t)at.b * p.heads + at.h) * p.n + at.own + i].r;', '',
      "a row's weight (da)"),
-    ('grad.cuh', 'grad_bf16_64', 'load_matrices_transposed(v, step_at(', 'load_matrices(v, step_at(',
+    ('grad.cuh', 'grad_pair_bf16_64', 'load_matrices_transposed(v, step_at(', 'load_matrices(v, step_at(',
      'streamed vectors are not transposed'),
-    ('grad_tiles.cuh', 'grad_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
-    ('grad.cuh', 'grad_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
-    ('row_kernels.cu', 'rows', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
+    ('grad_tiles.cuh', 'grad_pair_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
+    ('grad.cuh', 'grad_pair_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
+    ('row_kernels.cu', 'row_kernels', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
 ]
 
 
 def compile_unit(nvcc, sources, unit, ptx):
-    """Compiles forward_bf16_64 as sweep_narrow.cu with -DSKL_TYPE=bf16 -DSKL_DIM=64. Returns the compiler's complaint."""
-    parts = unit.split('_')
-    define = [flag + part for flag, part in zip(('-DSKL_TYPE=', '-DSKL_DIM='), parts[1:])]
+    """Compiles sweep_narrow_bf16_64 as sweep_narrow.cu with -DSKL_TYPE=bf16 -DSKL_DIM=64. Returns the compiler's complaint."""
+    source, kind, dim = re.fullmatch(r'(.*?)(?:_(b?f16)(?:_(\d+))?)?', unit).groups()
+    define = [flag + part for flag, part in (('-DSKL_TYPE=', kind), ('-DSKL_DIM=', dim)) if part]
     command = [nvcc, '-std=c++17', '-O3', '-I' + os.path.join(ROOT, 'include'), '-arch=compute_80', '-ptx', *define,
-               os.path.join(sources, 'kernels', SOURCE_OF[parts[0]] + '.cu'), '-o', ptx]
+               os.path.join(sources, 'cuda', 'kernels', source + '.cu'), '-o', ptx]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout + done.stderr if done.returncode else ''
 
@@ -184,13 +195,13 @@ def main():
             continue
         start = time.time()
         with tempfile.TemporaryDirectory() as work:
-            sources, ptx = os.path.join(work, 'cuda'), os.path.join(work, 'ptx')
+            sources, ptx = os.path.join(work, 'src'), os.path.join(work, 'ptx')
             shutil.copytree(SOURCES, sources)
             os.mkdir(ptx)
             for name in os.listdir(ptx_dir):
                 if name.endswith('.ptx') and name != unit + '.ptx':
                     os.symlink(os.path.join(ptx_dir, name), os.path.join(ptx, name))
-            path = os.path.join(sources, 'kernels', file)
+            path = os.path.join(sources, 'cuda', 'kernels', file)
             with open(path) as f:
                 source = f.read()
             if text not in source:

@@ -65,7 +65,7 @@ static void sizes(void)
         for (int i = 0; i < COUNT(cols); i++, k++) {
             struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, rows[k % COUNT(rows)], cols[i],
                                       dims[d]);
-            kit_set_divergence(&c, k % (SKL_JSD + 1)); /* a device has no others yet */
+            kit_set_divergence(&c, k % (SKL_JSD + 1)); /* forward_* have no others */
             c.own = k % 4 == 3;
             run_case(&c);
         }
@@ -80,7 +80,7 @@ static void widths(void)
     for (int d = 0; d < COUNT(dims); d++)
         for (int t = 0; t < COUNT(types); t++, k++) {
             struct kit_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
-            kit_set_divergence(&c, k % (SKL_JSD + 1)); /* a device has no others yet */
+            kit_set_divergence(&c, (d + t) % (SKL_JSD + 1)); /* of every type each */
             c.dim[T] = k % 4 == 1 ? 40 : dims[d];
             c.bias[S] = k % 2, c.bias[T] = k % 3;
             run_case(&c);
@@ -97,7 +97,7 @@ static void masks(void)
         c.left = k % 3 == 2 ? 20 : -1;
         c.ranges = k % 4 == 1;
         c.weights = k % 4 == 2 ? KIT_SOME_ZERO : k % 5 == 4 ? KIT_POSITIVE : KIT_UNWEIGHTED;
-        kit_set_divergence(&c, k % (SKL_JSD + 1)); /* a device has no others yet */
+        kit_set_divergence(&c, k % (SKL_JSD + 1)); /* forward_* have no others */
         c.softcap[S] = k % 6 == 5 ? 20 : 0;
         c.pad[S] = k % 4 == 3 ? 9 : 0;
         run_case(&c);
@@ -108,13 +108,67 @@ static void masks(void)
  * them if they were not scaled up: in plain_dz too, for either side, beside a side of another dtype and alone. */
 static void small_dx(void)
 {
-    for (int k = 0; k < 4; k++) {
-        struct test_case c = sized(SKL_LINEAR, SKL_F16, 2, 385, k % 2 ? 28 : 21);
+    for (int k = 0; k < KIT_SMOOTH_COUNT; k++) {
+        struct kit_case c = sized(SKL_LINEAR, SKL_F16, 2, 385, k % 2 ? 28 : 21);
         c.dtype[S] = k == 2 ? SKL_F32 : SKL_F16, c.dtype[T] = k == 3 ? SKL_F32 : SKL_F16;
-        c.spread = 2.5, c.weights = TEST_POSITIVE, c.divergence = k % 3, c.reduction = SKL_MEAN;
-        c.layout = TEST_GAPS;
+        c.spread = 2.5, c.weights = KIT_POSITIVE, c.reduction = SKL_MEAN;
+        kit_set_smooth(&c, k);
+        c.layout = KIT_GAPS;
         run_case(&c);
     }
+}
+
+/* The divergences of stream_*_second and plain_second: attention, too, and every width. */
+static struct kit_case second_case(int k, int divergence)
+{
+    static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
+    static const int64_t dims[] = {64, 264, 21};
+    struct kit_case c = sized(k % 2 ? SKL_LINEAR : SKL_ATTENTION, types[k % 3], k % 3 ? 33 : 130, k % 2 ? 200 : 129,
+                              dims[k % 3]);
+    kit_set_divergence(&c, divergence);
+    if (k % 2) {
+        c.bias[S] = 1, c.bias[T] = 1;
+    } else {
+        c.heads = 2, c.key_heads[S] = c.key_heads[T] = 1, c.causal = 1;
+        c.softcap[S] = k == 2 ? 7 : 0;
+    }
+    c.weights = k % 3 ? KIT_SOME_ZERO : KIT_UNWEIGHTED, c.own = k % 4 == 3;
+    return c;
+}
+
+static void second_sweeps(void)
+{
+    static const double exponents[][2] = {{0.2, 0.7}, {1, 1}, {0, 1}, {1, 0}, {2, 0.5}, {0.5, 0.5}};
+    for (int k = 0; k < 6; k++) {
+        struct kit_case c = second_case(k, SKL_ALPHA_BETA);
+        const double *two = exponents[(k + 1) % 6]; /* bf16 and f32 operands meet sums other than 1 */
+        c.alpha = two[0], c.beta = two[1];
+        run_case(&c);
+        c = second_case(k, k % 2 ? SKL_SKEW_FORWARD_KL : SKL_SKEW_REVERSE_KL);
+        c.skew = 0.1 + 0.15 * k;
+        run_case(&c);
+    }
+}
+
+/* Total variation where p and q differ in every column by more than rounding. */
+static void total_variation(void)
+{
+    int done = 0, wanted = test_cases(9, 3);
+    for (int tries = 0; tries < 2000 && done < wanted; tries++) {
+        struct kit_case c = second_case(done % 6, SKL_TOTAL_VARIATION);
+        struct kit_fixture f;
+        uint64_t seed = test_random();
+        c.spread = 3;
+        kit_shrink(&c, 20000);
+        test_reseed(seed), test_build(&f, &c);
+        int apart = kit_determined(&f.p);
+        test_destroy(&f);
+        if (!apart)
+            continue;
+        test_reseed(seed), run_case(&c); /* the same operands again */
+        done++;
+    }
+    CHECK(done == wanted, "only %d of %d problems had sides that differ everywhere", done, wanted);
 }
 
 /* The same mixtures as the CPU's tests, mostly in one 16-bit type and aligned, so that most meet tensor cores. */
@@ -141,8 +195,12 @@ int main(void)
     widths();
     masks();
     small_dx();
+    second_sweeps();
+    total_variation();
     random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 60, 6));
-    for (int i = 0; i < test_device.kernel_count; i++) printf("%s%s", i ? " " : "kernels: ", test_device.kernels[i]);
-    printf("\n");
+    test_context("src/cuda/kernels.def");
+    for (int i = 0; i < test_list_count && !test_quick(); i++)
+        if (strncmp(test_list[i].role, "fused", 5) != 0) /* test_schedules runs those */
+            CHECK(test_device_ran(test_list[i].kernel), "no case ran %s", test_list[i].kernel);
     return test_end();
 }

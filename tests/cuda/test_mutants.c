@@ -85,7 +85,9 @@ static void begin(struct subject *s, const char *kernel, int variant)
     c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
     c.place = KIT_ALIGNED;
     s->call = SKL_CALL_VALUE;
-    c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD : SKL_FORWARD_KL;
+    c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD
+                   : strstr(kernel, "_second")                           ? SKL_SKEW_FORWARD_KL
+                                                                         : SKL_FORWARD_KL;
     if (by_columns || fused)
         c.rows = 200, c.cols = 400, c.heads = 2, c.key_heads[S] = variant ? 2 : 1, c.ranges = 1;
     else if (variant)
@@ -273,43 +275,35 @@ static struct tally mutate_unit(const char *unit)
     return tally;
 }
 
+/* The other units of the source are mutated only in a long test. */
+static int first_of_source(const struct test_listed *k)
+{
+    for (const struct test_listed *before = test_list; before < k; before++)
+        if (strcmp(before->source, k->source) == 0)
+            return 0;
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *unit;
-        int always;
-    } units[] = {{"forward_bf16_64", 1},
-                 {"forward_bf16_128", 0},
-                 {"forward_bf16_256", 0},
-                 {"forward_f16_64", 0},
-                 {"forward_f16_128", 0},
-                 {"forward_f16_256", 0},
-                 {"grad_bf16_64", 1},
-                 {"grad_bf16_128", 0},
-                 {"grad_bf16_256", 0},
-                 {"grad_f16_64", 0},
-                 {"grad_f16_128", 0},
-                 {"grad_f16_256", 0},
-                 {"fused_bf16_64", 1},
-                 {"fused_bf16_128", 0},
-                 {"fused_f16_64", 0},
-                 {"fused_f16_128", 0},
-                 {"stream_bf16", 1},
-                 {"stream_f16", 0},
-                 {"plain", 1},
-                 {"rows", 1}};
     struct tally all = {0};
     test_begin("test_mutants");
     test_device_begin();
     printf("%-22s %6s  %-34s %-14s %s\n", "kernel", "line", "mutant", "schedule", "killed by");
-    for (int i = 0; i < COUNT(units); i++) {
-        if (argc > 1 ? !strstr(units[i].unit, argv[1]) : !units[i].always && !test_long())
+    char unit[48], last[48] = "";
+    for (int i = 0; i < test_list_count; i++) {
+        const struct test_listed *k = &test_list[i];
+        test_unit_name(k, unit);
+        if (strcmp(unit, last) == 0)
+            continue;
+        memcpy(last, unit, sizeof last);
+        if (argc > 1 ? !strstr(unit, argv[1]) : !first_of_source(k) && !test_long())
             continue;
         double start = test_cpu_seconds();
-        struct tally t = mutate_unit(units[i].unit);
-        printf("%s: %d mutants, %d survive, %d seen in the numbers, %.1f s\n", units[i].unit, t.mutants, t.survivors,
+        struct tally t = mutate_unit(unit);
+        printf("%s: %d mutants, %d survive, %d seen in the numbers, %.1f s\n", unit, t.mutants, t.survivors,
                t.by_numbers, test_cpu_seconds() - start);
-        CHECK(t.mutants > 0, "%s has nothing to take out", units[i].unit);
+        CHECK(t.mutants > 0, "%s has nothing to take out", unit);
         all.mutants += t.mutants, all.survivors += t.survivors, all.by_numbers += t.by_numbers;
     }
     printf("%d mutants, %d survive, %d seen in the numbers\n", all.mutants, all.survivors, all.by_numbers);

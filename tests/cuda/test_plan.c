@@ -15,7 +15,7 @@ static enum skl_status make_plan(struct kit_fixture *f, enum skl_call call, int 
 {
     struct skl_outputs out = kit_outputs(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
     struct skl_outputs saved = kit_outputs(f, 1, 0);
-    struct skl_gpu_properties device = {processors, 99 << 10};
+    struct skl_gpu_properties device = {processors, 99 << 10, 80};
     struct skl_work w;
     saved.value = NULL;
     enum skl_status status = skl_check(call, &f->p, call == SKL_CALL_BACKWARD ? &saved : NULL, &out, NULL, &w);
@@ -84,7 +84,7 @@ static void split_rule(void)
             each[i]->stride[1] = each[i]->stride[2] = 0;
         }
         struct skl_outputs out = skl_no_outputs();
-        struct skl_gpu_properties device = {table[k].processors, 99 << 10};
+        struct skl_gpu_properties device = {table[k].processors, 99 << 10, 80};
         struct skl_work w;
         out.value = &f.value;
         CHECK_STATUS(skl_check(SKL_CALL_VALUE, &f.p, NULL, &out, NULL, &w), SKL_OK);
@@ -260,7 +260,7 @@ static void offsets(void)
     test_device_adopt(&f);
     test_context("offsets");
     struct skl_outputs out = kit_outputs(&f, 0, KIT_GRAD_ALL);
-    struct skl_gpu_properties device = {4, 99 << 10};
+    struct skl_gpu_properties device = {4, 99 << 10, 80};
     struct skl_work w;
     out.value = &f.value;
     CHECK_STATUS(skl_check(SKL_CALL_VALUE_AND_GRAD, &f.p, NULL, &out, NULL, &w), SKL_OK);
@@ -527,14 +527,15 @@ static void sweep_slices(const struct skl_problem *slice, int64_t rows, const st
 /* Two slices, as two machines would hold them, finish as skl_value does on the whole. */
 static void partial(void)
 {
-    for (int k = 0; k < 9; k++) {
-        int32_t type = k / 3 == 0 ? SKL_F32 : SKL_BF16;
-        struct kit_case c = k / 3 == 1 ? kit_attention_case(70, 150, 64)
-                                       : kit_linear_case(70, 150, k / 3 == 2 ? 272 : 24);
+    for (int k = 0; k < 3 * KIT_DIVERGENCE_COUNT; k++) {
+        int32_t type = k % 3 == 0 ? SKL_F32 : SKL_BF16;
+        struct kit_case c = k % 3 == 1 ? kit_attention_case(70, 150, 64)
+                                       : kit_linear_case(70, 150, k % 3 == 2 ? 272 : 24);
         struct kit_fixture f;
         struct skl_problem slice[2];
         struct skl_state *state[2];
-        c.dtype[S] = c.dtype[T] = type, c.divergence = k % 3, c.place = KIT_ALIGNED, c.grads = 0;
+        c.dtype[S] = c.dtype[T] = type, c.place = KIT_ALIGNED, c.grads = 0;
+        kit_set_divergence(&c, k / 3);
         c.bias[T] = c.use == SKL_LINEAR, c.weights = KIT_SOME_ZERO;
         family_begin(&f, &c, 0, 3);
         test_context("partial, case %d", k);
@@ -551,7 +552,7 @@ static void partial(void)
         double value = f.value;
         struct skl_outputs out = kit_outputs(&f, 1, 0), lse = skl_no_outputs(), rest = out;
         sweep_slices(slice, c.rows, NULL, state);
-        if (c.divergence == SKL_JSD) {
+        if (kit_divergences[c.divergence].sweeps == 2) {
             lse.lse_s = out.lse_s, lse.lse_t = out.lse_t;
             rest.lse_s = rest.lse_t = (struct skl_tensor){0};
             CHECK_STATUS(skl_finish(&f.p, state[0], &lse), SKL_OK);
@@ -563,6 +564,29 @@ static void partial(void)
         test_device_clean("two slices");
         emu_release(state[0]), emu_release(state[1]);
         family_end(&f);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- weights --- */
+
+/* A weight that is not a number is a weight: a mean over such rows is not a number either, as on the CPU. */
+static void weights_not_numbers(void)
+{
+    for (int all = 0; all < 2; all++) {
+        struct kit_case c = kit_linear_case(9, 33, 24);
+        struct kit_fixture f;
+        c.weights = KIT_POSITIVE, c.reduction = SKL_MEAN, c.grads = 0;
+        test_build(&f, &c);
+        for (int64_t i = 0; i < (all ? c.rows : 1); i++) kit_set(&f.in[KIT_INPUT_WEIGHT].t, i, (double)NAN);
+        f.checksum = kit_checksum(&f);
+        test_device_adopt(&f);
+        test_context("%s weight is NaN", all ? "every" : "a");
+        struct skl_outputs out = kit_outputs(&f, 1, 0);
+        f.value = 0;
+        CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
+        CHECK(isnan(f.value), "the value is %g", f.value);
+        test_device_release(&f);
+        test_destroy(&f);
     }
 }
 
@@ -655,6 +679,7 @@ int main(void)
     failures();
     none();
     partial();
+    weights_not_numbers();
     written();
     many_heads();
     test_context("%s", "");

@@ -131,6 +131,11 @@ int main(int argc, char **argv)
         modes_matter(family);
         for (c.divergence = SKL_FORWARD_KL; c.divergence <= SKL_JSD; c.divergence += test_long() ? 1 : 2)
             run_modes(family, c);
+        for (int d = SKL_SKEW_FORWARD_KL; d < KIT_DIVERGENCE_COUNT && test_kernel_of(family->sweep, "second"); d++)
+            if (d != SKL_TOTAL_VARIATION && (test_long() || d != SKL_SKEW_REVERSE_KL)) {
+                kit_set_divergence(&c, d);
+                run_modes(family, c);
+            }
         printf("%-14s %.1f s\n", family->gradient, test_cpu_seconds() - start);
     }
     return test_end();

@@ -77,37 +77,40 @@ static void run_schedules(const struct family *family, const struct kit_case *c,
     test_device.options = (struct emu_options){0};
 }
 
-/* The kernels that were meant to run did run. */
-static void check_ran(const struct family *family, int jsd)
+/* The kernel of this unit that does this did run, if it has one. */
+static int check_role(const char *unit, const char *role)
 {
-    char name[64];
-    const char *last[] = {"_kl", jsd ? "_jsd" : "_kl"};
-    for (int k = 0; k < 2; k++) {
-        snprintf(name, sizeof name, "%s%s", family->sweep, last[k]);
-        CHECK(test_device_ran(name), "%s did not run", name);
-    }
-    const char *width = strchr(family->gradient, '_');
-    if (strncmp(family->gradient, "grad", 4) == 0) {
-        snprintf(name, sizeof name, "rows%s_%s", width, jsd ? "pj" : "q");
-        CHECK(test_device_ran(name), "%s did not run", name);
-        snprintf(name, sizeof name, "columns%s_%s", width, jsd ? "pj" : "q");
-    } else if (strncmp(family->gradient, "fused", 5) == 0) {
-        snprintf(name, sizeof name, "%s_%s", family->gradient, jsd ? "pj" : "q");
-    } else {
-        snprintf(name, sizeof name, "%s_dz", family->gradient);
-    }
-    CHECK(test_device_ran(name), "%s did not run", name);
+    const char *kernel = test_kernel_of(unit, role);
+    if (kernel)
+        CHECK(test_device_ran(kernel), "%s did not run", kernel);
+    return kernel != NULL;
+}
+
+/* The kernels that were meant to run did run. */
+static void check_ran(const struct family *family, int kind)
+{
+    static const char *const second[] = {"kl", "jsd", "second"};
+    static const char *const gradients[][3] = {{"rows_q", "rows_pj", "second_dz"},
+                                               {"columns_q", "columns_pj", "second_dz"},
+                                               {"fused_q", "fused_pj", "second_dz"},
+                                               {"dz", "dz", "second_dz"}};
+    int any = 0;
+    CHECK(check_role(family->sweep, "kl"), "%s has no sweep", family->sweep);
+    CHECK(check_role(family->sweep, second[kind]), "%s has no second sweep", family->sweep);
+    for (int k = 0; k < COUNT(gradients); k++) any |= check_role(family->gradient, gradients[k][kind]);
+    CHECK(any, "%s has no gradient", family->gradient);
 }
 
 /* Rows and columns end within a tile, the diagonal goes through two tiles, two heads add to one gradient. */
 static void whole(const struct family *family)
 {
     struct kit_case c = family_case(family, 70, 150);
-    for (int jsd = 0; jsd < 2; jsd++) {
-        c.divergence = jsd ? SKL_JSD : SKL_FORWARD_KL;
+    static const int kinds[] = {SKL_FORWARD_KL, SKL_JSD, SKL_SKEW_FORWARD_KL};
+    for (int kind = 0; kind < (test_kernel_of(family->sweep, "second") ? 3 : 2); kind++) {
+        kit_set_divergence(&c, kinds[kind]);
         run_schedules(family, &c, KIT_GRAD_ALL,
                       family->type == SKL_F32 ? 3 : 1); /* plain kernels copy nothing in the background */
-        check_ran(family, jsd);
+        check_ran(family, kind);
     }
 }
 

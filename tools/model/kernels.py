@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads kernels.toml, which explains its format. Standard library only: the tests use it too."""
+"""Reads kernels.toml, which explains its format, and the list of kernels in src/cuda. Standard library only: the tests
+use it too."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,7 +14,9 @@ from typing import Any
 import tomllib
 
 TABLE = Path(__file__).with_name("kernels.toml")
-NUMBERS = ("rows", "columns", "depth", "warps", "products")
+LIST = Path(__file__).parents[2] / "src" / "cuda" / "kernels.def"
+NUMBERS = ("depth", "products")
+SHAPE = ("rows", "columns", "threads", "shared")  # the last four of a line in the list
 HMMA_FLOPS = 2 * 16 * 8 * 16
 
 
@@ -22,9 +26,9 @@ class BadTable(Exception):
 
 @dataclass
 class Kernel:
-    """One entry, evaluated."""
+    """One kernel's entry, evaluated."""
 
-    match: str
+    name: str
     threads: int
     shared: int  # dynamic bytes
     trips: int
@@ -47,16 +51,28 @@ class Kernel:
 
 
 def read_table(path: Path = TABLE) -> list[Kernel]:
-    """Raises BadTable."""
+    """The kernels of the list that fit an entry. Raises BadTable."""
     table = tomllib.loads(path.read_text())
     entries: dict[str, dict] = {}
     for entry in table.get("kernel", []):
         entries[entry.get("match", "")] = _completed(entry, entries)
-    return [_kernel(entry, table.get("bars", {})) for entry in entries.values()]
+    found = []
+    for name, shape in read_list().items():
+        entry = next((e for e in entries.values() if fnmatchcase(name, e.get("match", ""))), None)
+        if entry:
+            found.append(_kernel(name, shape, entry, table.get("bars", {})))
+    return found
+
+
+def read_list(path: Path = LIST) -> dict[str, dict[str, int]]:
+    """Rows, columns, threads and shared memory of every kernel, by the name of its function."""
+    lines = re.findall(r"^SKL_KERNEL\((.*)\)$", path.read_text(), re.M)
+    fields = [line.split(", ") for line in lines]
+    return {"skl_" + f[0]: dict(zip(SHAPE, map(int, f[-4:]))) for f in fields}
 
 
 def find(table: list[Kernel], name: str) -> Kernel | None:
-    return next((k for k in table if fnmatchcase(name, k.match)), None)
+    return next((k for k in table if k.name == name), None)
 
 
 def _completed(entry: dict, above: dict[str, dict]) -> dict:
@@ -70,23 +86,22 @@ def _completed(entry: dict, above: dict[str, dict]) -> dict:
     return {k: v for k, v in base.items() if k != "bar"} | entry | {"counts": counts}
 
 
-def _kernel(entry: dict, bars: dict) -> Kernel:
-    match = entry.get("match", "")
-    missing = [n for n in ("match", *NUMBERS, "shared") if n not in entry]
+def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel:
+    missing = [n for n in ("match", *NUMBERS) if n not in entry]
     if missing:
-        raise BadTable(f"kernels.toml: the entry {match or entry} has no {', '.join(missing)}")
-    names = {n: entry[n] for n in NUMBERS} | {"tiles": entry.get("tiles", 1), "threads": 32 * entry["warps"]}
-    names["trips"] = _whole(entry.get("trips", 1), names, match)
+        raise BadTable(f"kernels.toml: the entry {entry.get('match') or entry} has no {', '.join(missing)}")
+    names = shape | {n: entry[n] for n in NUMBERS} | {"tiles": entry.get("tiles", 1), "warps": shape["threads"] // 32}
+    names["trips"] = _whole(entry.get("trips", 1), names, name)
     flops = 2 * names["rows"] * names["columns"] * names["depth"] * names["products"] * names["tiles"]
     wanted = {"HMMA": flops / HMMA_FLOPS / names["warps"]} | entry.get("counts", {})
     if entry.get("bar", "") not in {"", *bars}:
-        raise BadTable(f"kernels.toml: {match} names a bar {entry['bar']!r} that [bars] does not have")
+        raise BadTable(f"kernels.toml: {entry['match']} names a bar {entry['bar']!r} that [bars] does not have")
     return Kernel(
-        match,
-        names["threads"],
-        _whole(entry["shared"], names, match),
+        name,
+        shape["threads"],
+        shape["shared"],
         names["trips"],
-        {name: _range(count, names, match) for name, count in wanted.items() if count != "any"},
+        {what: _range(count, names, name) for what, count in wanted.items() if count != "any"},
         bars.get(entry.get("bar"), {}),
         entry.get("bar", ""),
         entry.get("model", True),

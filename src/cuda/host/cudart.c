@@ -155,7 +155,7 @@ static enum skl_status properties(int index, struct skl_gpu_properties *p)
     struct attributes a = {0};
     enum skl_status status = attributes_of(index, &a);
     if (!status)
-        *p = (struct skl_gpu_properties){a.processors, a.shared};
+        *p = (struct skl_gpu_properties){a.processors, a.shared, a.capability};
     return status;
 }
 
@@ -285,7 +285,7 @@ enum skl_status skl_gpu_context(uint64_t *number)
 /* ---------------------------------------------------------------------------------------------- kernels --- */
 
 /* The host stubs that nvcc makes of the kernels. Only their addresses are used: the runtime knows kernels by them. */
-#define SKL_KERNEL(name) extern void skl_##name(void);
+#define SKL_KERNEL(name, ...) extern void skl_##name(void);
 #include "../kernels.def"
 #undef SKL_KERNEL
 
@@ -293,7 +293,7 @@ static const struct kernel {
     const char *name;
     void (*stub)(void);
 } kernels[] = {
-#define SKL_KERNEL(name) {#name, skl_##name},
+#define SKL_KERNEL(name, ...) {#name, skl_##name},
 #include "../kernels.def"
 #undef SKL_KERNEL
 };

@@ -15,6 +15,7 @@
 struct skl_gpu_properties {
     int processors;    /* SMs */
     int shared_memory; /* most bytes of dynamic shared memory a block may ask for */
+    int capability;    /* 10 major + minor */
 };
 
 /* One launch. Every kernel takes one structure by value and a one-dimensional block. */

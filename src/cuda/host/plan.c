@@ -53,16 +53,33 @@ static int tensor_cores(const struct skl_work *w)
     return 1;
 }
 
-static void choose_kernels(const struct skl_work *w, struct skl_gpu_plan *plan)
+const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, enum skl_gpu_role role)
+{
+    const struct skl_gpu_kernel *k = NULL;
+    if (plan->family == SKL_FAMILY_FORWARD)
+        k = skl_gpu_kernel_of(role, plan->type, plan->dim, plan->capability);
+    if (!k && plan->family != SKL_FAMILY_PLAIN)
+        k = skl_gpu_kernel_of(role, plan->type, 0, plan->capability);
+    return k ? k : skl_gpu_kernel_of(role, SKL_ANY_TYPE, 0, plan->capability);
+}
+
+enum skl_gpu_role skl_gpu_second_sweep(const struct skl_work *w)
+{
+    return w->form == SKL_FORM_JSD ? SKL_ROLE_jsd : SKL_ROLE_second;
+}
+
+static void choose_kernels(const struct skl_work *w, const struct skl_gpu_properties *device, struct skl_gpu_plan *plan)
 {
     int64_t widest = w->side[0].dim > w->side[1].dim ? w->side[0].dim : w->side[1].dim;
     int fits = tensor_cores(w);
+    plan->capability = device->capability;
     plan->type = w->side[0].a.dtype;
     plan->dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
-    plan->family = !fits ? SKL_FAMILY_PLAIN : widest <= 256 ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
-    plan->tile_rows = plan->family == SKL_FAMILY_FORWARD  ? SKL_FORWARD_ROWS(plan->dim)
-                      : plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_ROWS
-                                                          : SKL_PLAIN_TILE;
+    /* Both sweeps have the same tiles of rows: where a width has no kernel for the second, it has none for the first. */
+    int narrow = widest <= 256 && (skl_sweeps(w->form) == 1 ||
+                                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
+    plan->family = !fits ? SKL_FAMILY_PLAIN : narrow ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
+    plan->tile_rows = skl_gpu_planned(plan, SKL_ROLE_kl)->rows;
     plan->heads = w->batch * w->heads;
     plan->tiles = (w->n + plan->tile_rows - 1) / plan->tile_rows;
 }
@@ -112,7 +129,7 @@ static void choose_gradients(const struct skl_work *w, struct skl_gpu_plan *plan
     plan->attention_grad = w->grads && w->attention && plan->family == SKL_FAMILY_FORWARD && all_reachable(w);
     int both = 1;
     for (int x = 0; x < 2; x++) both &= !(w->grads & 1 << x) || (w->side[x].grad_a.data && w->side[x].grad_b.data);
-    plan->fused = plan->attention_grad && w->any_order && both && plan->dim <= 128;
+    plan->fused = plan->attention_grad && w->any_order && both && skl_gpu_planned(plan, SKL_ROLE_fused_q);
 }
 
 int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x)
@@ -261,10 +278,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
         if (w->labels.ids.data || w->result[i].data)
             return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
-    if (w->form != SKL_FORM_KL && w->form != SKL_FORM_JSD)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use this divergence on CUDA: forward KL, reverse KL and JSD have kernels");
-    choose_kernels(w, plan);
+    choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
             SKL_UNSUPPORTED,

@@ -10,8 +10,9 @@
 #include "../../work.h"
 #include "../args.h"
 #include "device.h"
+#include "kernels.h"
 
-/* forward_*: 16-bit, width <= 256. stream_*: 16-bit, any width. plain_*: everything else. */
+/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. plain_*: everything else. */
 enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN };
 
 /* Parts of the workspace; NULL where a call does not need them. */
@@ -32,12 +33,13 @@ struct skl_gpu_memory {
 struct skl_gpu_plan {
     enum skl_call call;
     enum skl_gpu_family family;
-    int type, dim; /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
-    int tile_rows; /* of the sweep's kernels */
-    int64_t heads; /* of all batches */
-    int64_t tiles; /* of rows, in a head */
-    int splits;    /* of the columns */
-    int states;    /* that each row is left with: splits, or twice as many */
+    int capability; /* of the device */
+    int type, dim;  /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
+    int tile_rows;  /* of the sweep's kernels */
+    int64_t heads;  /* of all batches */
+    int64_t tiles;  /* of rows, in a head */
+    int splits;     /* of the columns */
+    int states;     /* that each row is left with: splits, or twice as many */
     int split_columns;
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;
@@ -60,5 +62,12 @@ int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim);
 
 /* The dtype to which dx of side x is rounded before the gradient products. */
 int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x);
+
+/* The kernel that does this in this plan: the one for its type and width, or else for its type, or else for all. NULL: none
+ * does. */
+const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, enum skl_gpu_role role);
+
+/* Which second sweep the divergence takes. */
+enum skl_gpu_role skl_gpu_second_sweep(const struct skl_work *w);
 
 #endif

@@ -4,7 +4,7 @@
  * have to know (sums of weights, say) stays on the device, where the kernels read it.
  *
  *     sum_weights, find_ranges                                      what the rows weigh and see
- *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for JSD
+ *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
  */
@@ -14,7 +14,6 @@
 #include "../shapes.h"
 
 #include <float.h>
-#include <stdio.h>
 
 /* ------------------------------------------------------------------------------------------------- arguments --- */
 
@@ -42,7 +41,7 @@ static struct skl_gpu_side side_of(const struct skl_work *w, int side)
                              .inner = (float)(s->softcap != 0 ? s->inner : s->sign),
                              .cap = (float)s->softcap,
                              .factor = factor < (double)FLT_MAX ? (float)factor : FLT_MAX,
-                             .beta = (float)w->param[side]};
+                             .param = (float)w->param[side]};
     return g;
 }
 
@@ -59,15 +58,22 @@ struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int til
     return p;
 }
 
-enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel, int64_t grid_x, int64_t grid_y,
-                              int threads, size_t shared, const void *args, size_t args_bytes)
+enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role role, int64_t grid_x, int64_t grid_y,
+                              const void *args, size_t args_bytes)
 {
-    struct skl_gpu_launch l = {kernel, grid_x, (int)grid_y, threads, shared, args, args_bytes};
+    const struct skl_gpu_kernel *k = skl_gpu_planned(&run->plan, role);
+    struct skl_gpu_launch l = {k->name, grid_x, (int)grid_y, k->threads, k->shared, args, args_bytes};
     return skl_gpu->launch(&l, run->work.stream);
 }
 
-#define START(run, kernel, grid_x, grid_y, threads, shared, args) \
-    skl_gpu_start(run, kernel, grid_x, grid_y, threads, shared, &(args), sizeof(args))
+#define START(run, role, grid_x, grid_y, args) skl_gpu_start(run, role, grid_x, grid_y, &(args), sizeof(args))
+
+/* One thread a row, in blocks of as many rows as the kernel has threads. */
+static int64_t row_blocks(const struct skl_gpu_run *run, enum skl_gpu_role role)
+{
+    int rows = skl_gpu_planned(&run->plan, role)->rows;
+    return (run->work.rows + rows - 1) / rows;
+}
 
 /* ------------------------------------------------------------------------------------------------- the rows --- */
 
@@ -76,7 +82,7 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     int half = 0;
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
-    /* |q - p| <= 1; p |log p/q - KL| and JSD's may be larger, up to 100 or so. f16 ends at 65504. */
+    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so. f16 ends at 65504. */
     return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) ? 256 : 16384;
 }
 
@@ -91,7 +97,7 @@ static enum skl_status sum_weights(const struct skl_gpu_run *run)
                                        .chain = {(float)w->side[0].chain, (float)w->side[1].chain},
                                        .spread = skl_gpu_spread(run),
                                        .scalars = run->memory.scalars};
-    return START(run, "sum_weights", 1, 1, 256, 0, args);
+    return START(run, SKL_ROLE_sum_weights, 1, 1, args);
 }
 
 static enum skl_status find_ranges(const struct skl_gpu_run *run)
@@ -108,7 +114,7 @@ static enum skl_status find_ranges(const struct skl_gpu_run *run)
                                        .right = w->right,
                                        .range = run->memory.range,
                                        .tile_range = run->memory.tile_range};
-    return START(run, "find_ranges", run->plan.heads * args.tiles, 1, SKL_RANGE_ROWS, 0, args);
+    return START(run, SKL_ROLE_find_ranges, run->plan.heads * args.tiles, 1, args);
 }
 
 static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz)
@@ -132,31 +138,20 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
         args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
-    return START(run, "make_factors", (w->rows + 127) / 128, 1, 128, 0, args);
+    return START(run, SKL_ROLE_make_factors, row_blocks(run, SKL_ROLE_make_factors), 1, args);
 }
 
 /* --------------------------------------------------------------------------------------------------- sweeps --- */
 
-static enum skl_status sweep(const struct skl_gpu_run *run, const char *what)
+static enum skl_status sweep(const struct skl_gpu_run *run, enum skl_gpu_role role)
 {
     const struct skl_gpu_plan *plan = &run->plan;
     struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
                                    .state = run->memory.state,
                                    .references = run->memory.references,
-                                   .split_columns = plan->split_columns};
-    const char *type = plan->type == SKL_BF16 ? "bf16" : "f16";
-    char name[48];
-    int64_t blocks = plan->heads * plan->tiles;
-    if (plan->family == SKL_FAMILY_FORWARD) {
-        snprintf(name, sizeof name, "forward_%s_%d_%s", type, plan->dim, what);
-        return START(run, name, blocks, plan->splits, SKL_FORWARD_THREADS, (size_t)SKL_FORWARD_SHARED(plan->dim), args);
-    }
-    if (plan->family == SKL_FAMILY_STREAM) {
-        snprintf(name, sizeof name, "stream_%s_%s", type, what);
-        return START(run, name, blocks, plan->splits, SKL_STREAM_THREADS, SKL_STREAM_SHARED, args);
-    }
-    snprintf(name, sizeof name, "plain_%s", what);
-    return START(run, name, blocks, plan->splits, SKL_PLAIN_THREADS, 0, args);
+                                   .split_columns = plan->split_columns,
+                                   .form = (int32_t)run->work.form};
+    return START(run, role, plan->heads * plan->tiles, plan->splits, args);
 }
 
 static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_sweep after,
@@ -173,7 +168,8 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .splits = run->plan.states,
                                        .sweep = after,
                                        .student = w->student,
-                                       .beta = {(float)w->param[0], (float)w->param[1]},
+                                       .form = (int32_t)w->form,
+                                       .param = {w->param[0], w->param[1]},
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
                                        .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss])};
@@ -184,7 +180,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
         args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
-    return START(run, "finish_rows", (w->rows + 127) / 128, 1, 128, 0, args);
+    return START(run, SKL_ROLE_finish_rows, row_blocks(run, SKL_ROLE_finish_rows), 1, args);
 }
 
 static enum skl_status sum_values(const struct skl_gpu_run *run)
@@ -198,25 +194,32 @@ static enum skl_status sum_values(const struct skl_gpu_run *run)
                                       .n = (int32_t)w->n,
                                       .mean = w->mean,
                                       .value = w->value};
-    return w->value ? START(run, "sum_values", 1, 1, 256, 0, args) : SKL_OK;
+    return w->value ? START(run, SKL_ROLE_sum_values, 1, 1, args) : SKL_OK;
 }
 
 static enum skl_status sweeps(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
     if (!run->second_sweep) {
-        SKL_TRY(sweep(run, "kl"));
+        SKL_TRY(sweep(run, SKL_ROLE_kl));
         SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_LSE : SKL_SWEEP_KL, NULL));
     }
     if (skl_sweeps(w->form) == 2 && (run->second_sweep || !run->partial)) {
         SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
-        SKL_TRY(sweep(run, "jsd"));
-        SKL_TRY(finish_rows(run, SKL_SWEEP_JSD, NULL));
+        SKL_TRY(sweep(run, skl_gpu_second_sweep(w)));
+        SKL_TRY(finish_rows(run, SKL_SWEEP_SECOND, NULL));
     }
     return SKL_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- gradients --- */
+
+static int32_t dz_of(const struct skl_work *w, int x)
+{
+    if (skl_sweeps(w->form) == 2)
+        return w->form == SKL_FORM_JSD ? SKL_DZ_JSD : SKL_DZ_COLUMN;
+    return x == 0 ? SKL_DZ_P : SKL_DZ_Q;
+}
 
 enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl_gpu_grad *grad)
 {
@@ -229,9 +232,8 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .grad_a = skl_gpu_matrix_of(&w->side[x].grad_a),
                                   .grad_b = skl_gpu_matrix_of(&w->side[x].grad_b),
                                   .x = x,
-                                  .dz = skl_sweeps(w->form) == 2 ? SKL_DZ_JSD
-                                        : x == 0                 ? SKL_DZ_P
-                                                                 : SKL_DZ_Q,
+                                  .dz = dz_of(w, x),
+                                  .form = (int32_t)w->form,
                                   .spread = skl_gpu_spread(run)};
     return make_factors(run, x, grad->dz);
 }
@@ -247,7 +249,7 @@ enum skl_status skl_gpu_convert_matrix(const struct skl_gpu_run *run, const stru
                                    .heads = (int32_t)heads,
                                    .dim = (int32_t)dim};
     int64_t blocks = args.all < INT32_MAX ? args.all : INT32_MAX;
-    return blocks > 0 ? START(run, "convert", blocks, 1, 128, 0, args) : SKL_OK;
+    return blocks > 0 ? START(run, SKL_ROLE_convert, blocks, 1, args) : SKL_OK;
 }
 
 /* What no kernel writes: rows of b beyond the columns; everything, when there is no row or no column. */
@@ -317,7 +319,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     }
     SKL_TRY(sum_weights(run));
     if (finished) {
-        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_JSD : SKL_SWEEP_KL, finished));
+        SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_SECOND : SKL_SWEEP_KL, finished));
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));

@@ -10,7 +10,7 @@ struct skl_gpu_run {
     struct skl_gpu_plan plan;
     struct skl_gpu_memory memory;
     struct skl_state *partial; /* SKL_CALL_PARTIAL */
-    int second_sweep;          /* ... JSD's, from saved LSEs */
+    int second_sweep;          /* ... of two, from saved LSEs */
 };
 
 #define SKL_TRY(call)                \
@@ -25,8 +25,9 @@ struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int til
 struct skl_gpu_matrix skl_gpu_matrix_of(const struct skl_operand *o);
 struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r);
 
-enum skl_status skl_gpu_start(const struct skl_gpu_run *run, const char *kernel, int64_t grid_x, int64_t grid_y,
-                              int threads, size_t shared, const void *args, size_t args_bytes);
+/* Launches the kernel that does this in the run's plan. */
+enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role role, int64_t grid_x, int64_t grid_y,
+                              const void *args, size_t args_bytes);
 
 /* Rows first .. of every head of a gradient of b, or any matrix [heads][rows][dim], to 0 or to f32 sums. */
 enum skl_status skl_gpu_convert_matrix(const struct skl_gpu_run *run, const struct skl_operand *to, const float *from,

@@ -11,9 +11,6 @@
  * that leaves as f32 is its own sum.
  */
 #include "run.h"
-#include "../shapes.h"
-
-#include <stdio.h>
 
 /* A head of all batches: its indices. */
 struct head {
@@ -56,18 +53,18 @@ static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, 
     return skl_gpu->product(&p, run->work.stream);
 }
 
+/* Who makes the slab. */
+static enum skl_gpu_role slab_role(const struct skl_work *w)
+{
+    return w->form == SKL_FORM_KL || w->form == SKL_FORM_JSD ? SKL_ROLE_dz : SKL_ROLE_second_dz;
+}
+
 static enum skl_status make_slab(const struct slabs *q)
 {
-    const struct skl_gpu_plan *plan = &q->run->plan;
-    char name[32] = "plain_dz";
-    int tile = SKL_PLAIN_TILE, threads = SKL_PLAIN_THREADS;
-    size_t shared = 0;
-    if (plan->family != SKL_FAMILY_PLAIN) {
-        snprintf(name, sizeof name, "stream_%s_dz", plan->type == SKL_BF16 ? "bf16" : "f16");
-        tile = SKL_STREAM_ROWS, threads = SKL_STREAM_THREADS, shared = SKL_STREAM_SHARED;
-    }
-    return skl_gpu_start(q->run, name, (q->args.rows + tile - 1) / tile, (q->args.columns + tile - 1) / tile, threads,
-                         shared, &q->args, sizeof q->args);
+    enum skl_gpu_role role = slab_role(&q->run->work);
+    const struct skl_gpu_kernel *k = skl_gpu_planned(&q->run->plan, role);
+    return skl_gpu_start(q->run, role, (q->args.rows + k->rows - 1) / k->rows,
+                         (q->args.columns + k->columns - 1) / k->columns, &q->args, sizeof q->args);
 }
 
 /* cuBLAS wants a row's length or more, also of a matrix of one row, whose stride means nothing and may be 0. The plan
@@ -120,7 +117,8 @@ static enum skl_status sum_bias(const struct slabs *q, int first)
                                        .add = !first,
                                        .alpha = &q->run->memory.scalars->alpha[q->x],
                                        .sum = q->run->memory.sum_bias + q->args.first_column};
-    return skl_gpu_start(q->run, "sum_columns", (args.columns + 127) / 128, 1, 128, 0, &args, sizeof args);
+    int columns = skl_gpu_planned(&q->run->plan, SKL_ROLE_sum_columns)->columns;
+    return skl_gpu_start(q->run, SKL_ROLE_sum_columns, (args.columns + columns - 1) / columns, 1, &args, sizeof args);
 }
 
 /* All heads of a group and all their rows, for the slab's columns. */
@@ -178,8 +176,7 @@ enum skl_status skl_gpu_slab_grad(const struct skl_gpu_run *run, int x)
     int64_t groups = w->attention ? w->batch * q.s->b_heads : 1;
     q.group_heads = run->plan.heads / groups;
     SKL_TRY(skl_gpu_grad_of(run, x, &q.args.grad));
-    int tile = run->plan.family == SKL_FAMILY_PLAIN ? SKL_PLAIN_TILE : SKL_STREAM_ROWS;
-    q.args.grad.problem = skl_gpu_problem_of(run, tile);
+    q.args.grad.problem = skl_gpu_problem_of(run, skl_gpu_planned(&run->plan, slab_role(w))->rows);
     q.args.ld = run->plan.slab_columns;
     q.args.slab = run->memory.slab;
     q.args.dtype = q.dtype;

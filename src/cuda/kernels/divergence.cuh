@@ -46,7 +46,7 @@ SKL_DEVICE void log_over_mixture(const row_terms &t, const skl_gpu_side (&side)[
                                  float (&log_2)[2], float (&over_m)[2])
 {
     log_2[0] = log_probability(t, 0, x_p), log_2[1] = log_probability(t, 1, x_q);
-    log_over_mixture(SKL_LN2 * (log_2[1] - log_2[0]), side[0].beta, side[1].beta, over_m);
+    log_over_mixture(SKL_LN2 * (log_2[1] - log_2[0]), side[0].param, side[1].param, over_m);
 }
 
 /* A column's terms of KL(P || m) and KL(Q || m). */
@@ -76,18 +76,24 @@ SKL_DEVICE float dz_of(const row_terms &t, const skl_gpu_side (&side)[2], int of
     float log_2[2], over_m[2];
     log_over_mixture(t, side, x_p, x_q, log_2, over_m);
     float p = power_of_two(of ? log_2[1] : log_2[0]);
-    return p != 0 ? (of ? side[1].beta : side[0].beta) * p * ((of ? over_m[1] : over_m[0]) - c) : 0;
+    return p != 0 ? (of ? side[1].param : side[0].param) * p * ((of ? over_m[1] : over_m[0]) - c) : 0;
 }
 
 /* r dz dz/dx spread: what the gradient products are made of. x' = x after bias and softcap. */
+SKL_DEVICE float dx_from(const skl_gpu_grad &g, const skl_gpu_factors &f, float dz, float x_p, float x_q)
+{
+    const skl_gpu_side(&side)[2] = g.problem.side;
+    float cap = g.x ? side[1].cap : side[0].cap, tanh = cap != 0 ? (g.x ? x_q : x_p) / cap : 0;
+    return dz != 0 ? f.r * g.spread * dz * (1 - tanh * tanh) : 0; /* outside a row's range tanh is not a number */
+}
+
 SKL_DEVICE float dx_of(const skl_gpu_grad &g, const skl_gpu_factors &f, const row_terms &t, float x_p, float x_q)
 {
     const skl_gpu_side(&side)[2] = g.problem.side;
     float dz = g.dz == SKL_DZ_Q   ? dz_of<SKL_DZ_Q>(t, side, g.x, f.c, x_p, x_q)
                : g.dz == SKL_DZ_P ? dz_of<SKL_DZ_P>(t, side, g.x, f.c, x_p, x_q)
                                   : dz_of<SKL_DZ_JSD>(t, side, g.x, f.c, x_p, x_q);
-    float cap = g.x ? side[1].cap : side[0].cap, tanh = cap != 0 ? (g.x ? x_q : x_p) / cap : 0;
-    return dz != 0 ? f.r * g.spread * dz * (1 - tanh * tanh) : 0; /* outside a row's range tanh is not a number */
+    return dx_from(g, f, dz, x_p, x_q);
 }
 
 #endif

@@ -93,10 +93,11 @@ template <int MT, int NT> struct push_kl {
     }
 };
 
-template <int MT, int NT> struct push_jsd {
+/* A second sweep: the rows' LSEs are known, and every divergence has two sums. */
+template <int MT, int NT> struct push_sums {
     static constexpr bool FAST = false;
     row_terms terms[2 * MT];
-    float kl[2 * MT][2];
+    float sums[2 * MT][2];
 
     template <class F> __device__ __forceinline__ void start(const F &f, const skl_gpu_forward &args)
     {
@@ -105,22 +106,21 @@ template <int MT, int NT> struct push_jsd {
             int row = f.row_in_tile(i >> 1, i & 1);
             int64_t number = f.at.first + (row < f.at.valid ? row : 0);
             terms[i] = terms_of(f.p, args.references[number]);
-            kl[i][0] = kl[i][1] = 0;
+            sums[i][0] = sums[i][1] = 0;
         }
     }
 
-    template <bool EDGE, class F>
-    __device__ __forceinline__ void push(const F &f, const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT][4])
+    /* add(terms of the row, x_P, x_Q, sums): one column. */
+    template <class ADD>
+    __device__ __forceinline__ void push_by(const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT][4], ADD add)
     {
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) {
             float row[2][2 * NT], sum[2] = {0, 0};
             row_of(x_p, x_q, i, row);
 #pragma unroll
-            for (int j = 0; j < 2 * NT; j++) {
-                add_mixture_terms(terms[i], f.p.side, row[0][j], row[1][j], sum);
-            }
-            kl[i][0] += sum[0], kl[i][1] += sum[1];
+            for (int j = 0; j < 2 * NT; j++) add(terms[i], row[0][j], row[1][j], sum);
+            sums[i][0] += sum[0], sums[i][1] += sum[1];
         }
     }
 
@@ -132,13 +132,23 @@ template <int MT, int NT> struct push_jsd {
         for (int i = 0; i < 2 * MT; i++)
 #pragma unroll
             for (int side = 0; side < 2; side++) {
-                float sum = kl[i][side];
+                float sum = sums[i][side];
                 sum += __shfl_xor_sync(~0u, sum, 1);
                 sum += __shfl_xor_sync(~0u, sum, 2);
                 int row = f.row_in_tile(i >> 1, i & 1);
                 if ((threadIdx.x & 3) == 0 && row < at.valid)
                     out[(side ? SKL_L_Q : SKL_L_P) * f.p.rows + at.first + row] = sum;
             }
+    }
+};
+
+template <int MT, int NT> struct push_jsd : push_sums<MT, NT> {
+    template <bool EDGE, class F>
+    __device__ __forceinline__ void push(const F &f, const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT][4])
+    {
+        this->push_by(x_p, x_q, [&](const row_terms &t, float p, float q, float(&sum)[2]) {
+            add_mixture_terms(t, f.p.side, p, q, sum);
+        });
     }
 };
 

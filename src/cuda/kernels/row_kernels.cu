@@ -3,8 +3,10 @@
  * The small kernels around the sweeps: everything over rows that the big ones want ready-made and contiguous, and
  * everything they leave to be finished. A row is visited once by each; sums over rows are made by one block in a fixed
  * order, in double, so that results do not depend on the device. O(rows) bytes, no shared memory beyond a reduction.
+ * What is done to one row is the CPU's, in ../../row.h.
  */
 #include "ptx.cuh"
+#include "../../row.h"
 
 namespace
 {
@@ -37,31 +39,29 @@ SKL_DEVICE int64_t own_row()
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* The sum of x over a block of 256 threads, in thread 0; in a fixed order. */
+/* The sum of x over a block of 256 threads, in thread 0; in a fixed order. The others have no use for theirs. */
 SKL_DEVICE double block_sum(double x)
 {
     __shared__ double part[256];
     part[threadIdx.x] = x;
-    __syncthreads();
     for (int half = 128; half; half >>= 1) {
+        __syncthreads();
         if (threadIdx.x < half)
             part[threadIdx.x] += part[threadIdx.x + half];
-        __syncthreads();
     }
-    return part[0];
+    return part[threadIdx.x];
 }
 
 SKL_DEVICE float block_max(float x)
 {
     __shared__ float part[256];
     part[threadIdx.x] = x;
-    __syncthreads();
     for (int half = 128; half; half >>= 1) {
+        __syncthreads();
         if (threadIdx.x < half)
             part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + half]);
-        __syncthreads();
     }
-    return part[0];
+    return part[threadIdx.x];
 }
 
 }  // namespace
@@ -69,18 +69,21 @@ SKL_DEVICE float block_max(float x)
 extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_constant__ skl_gpu_sum_weights args)
 {
     double sum = 0;
-    float largest = 0;
+    float largest = 0, any = 0;
     for (int64_t row = threadIdx.x; row < args.rows; row += 256) {
         float w = row_weight(args.weight, row, args.heads, args.n);
-        sum += w, largest = fmaxf(largest, fabsf(w));
+        sum += w, largest = fmaxf(largest, fabsf(w)); /* passes over NaN, which is a weight other than 0 */
+        any = w != 0 ? 1 : any;
     }
     sum = block_sum(sum);
     largest = block_max(largest);
+    __syncthreads(); /* the two share their memory */
+    any = block_max(any);
     if (threadIdx.x != 0)
         return;
     float unit = largest > 0 ? (float)(largest / (args.mean ? sum : 1)) : 0; /* no row has any weight: no gradient */
-    *args.scalars = {sum, largest, unit, {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread},
-                     0,   1};
+    *args.scalars = {sum, largest, unit,     {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread},
+                     0,   1,       any != 0, 0};
 }
 
 namespace
@@ -89,18 +92,14 @@ namespace
 /* The columns lo .. hi-1 that row i of a head sees. */
 SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, int i)
 {
-    long long diagonal = (long long)i + args.columns - args.n, lo = 0, hi = args.columns;
-    if (args.left >= 0)
-        lo = max(lo, diagonal - args.left);
-    if (args.right >= 0)
-        hi = min(hi, diagonal + args.right + 1);
+    skl_range r = skl_window(i, args.n, args.columns, args.left, args.right);
     if (args.begin.data)
-        lo = max(lo, (long long)((const int32_t *)args.begin.data)[row_offset(args.begin, row, args.heads, args.n)]);
+        r = skl_from(r, ((const int32_t *)args.begin.data)[row_offset(args.begin, row, args.heads, args.n)]);
     if (args.end.data)
-        hi = min(hi, (long long)((const int32_t *)args.end.data)[row_offset(args.end, row, args.heads, args.n)]);
-    if (lo >= hi || row_weight(args.weight, row, args.heads, args.n) == 0)
+        r = skl_until(r, ((const int32_t *)args.end.data)[row_offset(args.end, row, args.heads, args.n)]);
+    if (r.lo >= r.hi || row_weight(args.weight, row, args.heads, args.n) == 0)
         return {0, 0};
-    return {(int)lo, (int)hi};
+    return {(int)r.lo, (int)r.hi};
 }
 
 }  // namespace
@@ -131,51 +130,13 @@ namespace
 
 #define SKL_NO_MASS -3e38f /* minus log l of a row without gradient: every probability is 0 */
 
-/* A row's state as src/work.h has it, natural logarithms: m is in units of logits here. */
-struct skl_row_state {
-    struct skl_side_state {
-        double m, l, acc;
-    } side[2];
-};
-
-SKL_DEVICE skl_row_state skl_empty_row()
-{
-    return {{{-INFINITY, 0, 0}, {-INFINITY, 0, 0}}};
-}
-
-/* acc refers to both sides' m: what it is after they have moved by 'shift', with factor = e^{m_P - m_P'}. */
-SKL_DEVICE double skl_moved_acc(double acc, double l_p, double shift, double factor)
-{
-    return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
-}
-
-/* Two sets of columns under common references; acc of KL(P || Q) is P's, and only it moves. JSD's second sweep has l = 0
- * and its accs are only added. */
-SKL_DEVICE void skl_merge_row(skl_row_state &into, const skl_row_state &from)
-{
-    const skl_row_state each[2] = {into, from};
-    const double m[2] = {fmax(into.side[0].m, from.side[0].m), fmax(into.side[1].m, from.side[1].m)};
-    into = {{{m[0], 0, 0}, {m[1], 0, 0}}};
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const double shift = (each[k].side[0].m - m[0]) - (each[k].side[1].m - m[1]);
-#pragma unroll
-        for (int side = 0; side < 2; side++) {
-            const skl_row_state::skl_side_state &s = each[k].side[side];
-            const double f = s.m == m[side] ? 1 : exp(s.m - m[side]);
-            into.side[side].l += s.l * f;
-            into.side[side].acc += side ? s.acc : skl_moved_acc(s.acc, s.l, shift, f);
-        }
-    }
-}
-
 /* What a split of the columns left. */
 SKL_DEVICE skl_row_state split_state(const skl_gpu_finish_rows &args, int64_t row, int split)
 {
     const float *at = args.state + (int64_t)split * SKL_STATES * args.rows + row;
     const float l[2] = {at[SKL_L_P * args.rows], at[SKL_L_Q * args.rows]};
     skl_row_state s = skl_empty_row();
-    if (args.sweep == SKL_SWEEP_JSD) {
+    if (args.sweep == SKL_SWEEP_SECOND) {
         s.side[0].acc = l[0], s.side[1].acc = l[1];
         return s;
     }
@@ -186,56 +147,22 @@ SKL_DEVICE skl_row_state split_state(const skl_gpu_finish_rows &args, int64_t ro
     return s;
 }
 
-SKL_DEVICE skl_row_state skl_private_state(const skl_gpu_finish_rows &args, const skl_state &s)
+SKL_DEVICE skl_row_state private_state(const skl_gpu_finish_rows &args, const skl_state &s)
 {
     skl_row_state row = {{{s.m_s, s.l_s, s.acc_s}, {s.m_t, s.l_t, s.acc_t}}};
     return args.student ? skl_row_state{{row.side[1], row.side[0]}} : row;
 }
 
-SKL_DEVICE skl_state skl_public_state(const skl_gpu_finish_rows &args, const skl_row_state &row)
+SKL_DEVICE skl_state public_state(const skl_gpu_finish_rows &args, const skl_row_state &row)
 {
-    const skl_row_state::skl_side_state s = args.student ? row.side[1] : row.side[0],
-                                        t = args.student ? row.side[0] : row.side[1];
+    const skl_side_state s = args.student ? row.side[1] : row.side[0], t = args.student ? row.side[0] : row.side[1];
     return {s.m, s.l, s.acc, t.m, t.l, t.acc};
 }
 
-SKL_DEVICE double lse_of(const skl_row_state::skl_side_state &s)
-{
-    return s.l == 0 ? -INFINITY : s.m + log(s.l);
-}
-
-/* KL(P || Q) = acc / l_P + log l_Q - log l_P; a sum of no terms is 0, mass where Q has none is infinite. */
-SKL_DEVICE double finish_kl(const skl_row_state &s)
-{
-    const double l_p = s.side[0].l, l_q = s.side[1].l;
-    return l_p == 0 ? 0 : l_q == 0 ? (double)INFINITY : s.side[0].acc / l_p + (log(l_q) - log(l_p));
-}
-
-/* A complete row's results, natural logarithms: LSE = m + log l. */
-struct skl_row_result {
-    double loss, lse[2], kl[2], m[2], l[2];
-};
-
-SKL_DEVICE skl_row_result skl_finish_row(const skl_gpu_finish_rows &args, const skl_row_state &s)
-{
-    skl_row_result r = {0};
-#pragma unroll
-    for (int side = 0; side < 2; side++)
-        r.lse[side] = lse_of(s.side[side]), r.m[side] = s.side[side].m, r.l[side] = s.side[side].l;
-    if (args.sweep == SKL_SWEEP_KL)
-        r.loss = finish_kl(s);
-    else if (args.sweep == SKL_SWEEP_JSD && s.side[0].l == 0 && s.side[1].l == 0) {
-        /* a state of the second sweep: that of the first knows no divergence yet */
-        r.kl[0] = s.side[0].acc, r.kl[1] = s.side[1].acc;
-        r.loss = args.beta[0] * r.kl[0] + args.beta[1] * r.kl[1];
-    }
-    return r;
-}
-
 /* Each sweep writes what it knows: the LSEs are known after the first one, the divergence after the last. */
-SKL_DEVICE void skl_put_row(const skl_gpu_finish_rows &args, int64_t row, const skl_row_result &r)
+SKL_DEVICE void put_results(const skl_gpu_finish_rows &args, int64_t row, const skl_row_result &r)
 {
-    const bool lses = args.sweep != SKL_SWEEP_JSD || args.partial_in, divergence = args.sweep != SKL_SWEEP_LSE;
+    const bool lses = args.sweep != SKL_SWEEP_SECOND || args.partial_in, divergence = args.sweep != SKL_SWEEP_LSE;
 #pragma unroll
     for (int side = 0; side < 2; side++) {
         if (lses) {
@@ -243,8 +170,8 @@ SKL_DEVICE void skl_put_row(const skl_gpu_finish_rows &args, int64_t row, const 
             put_row(args.m[side], row, args.heads, args.n, r.m[side] / args.unit[side]);
             put_row(args.l[side], row, args.heads, args.n, r.l[side]);
         }
-        if (args.sweep == SKL_SWEEP_JSD)
-            put_row(args.kl[side], row, args.heads, args.n, r.kl[side]);
+        if (args.sweep == SKL_SWEEP_SECOND)
+            put_row(args.kl[side], row, args.heads, args.n, r.c[side]);
     }
     if (divergence)
         put_row(args.loss, row, args.heads, args.n, r.loss);
@@ -263,13 +190,15 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     bool work = args.partial_in ? row_weight(args.weight, row, args.heads, args.n) != 0
                                 : args.range[row].lo < args.range[row].hi;
     if (work && args.partial_in)
-        s = skl_private_state(args, args.partial_in[row]);
-    for (int split = 0; work && !args.partial_in && split < args.splits; split++)
-        skl_merge_row(s, split_state(args, row, split));
+        s = private_state(args, args.partial_in[row]);
+    for (int split = 0; work && !args.partial_in && split < args.splits; split++) {
+        const skl_row_state part = split_state(args, row, split);
+        skl_merge_row(&s, &part);
+    }
     if (args.partial)
-        args.partial[row] = skl_public_state(args, s);
+        args.partial[row] = public_state(args, s);
     else
-        skl_put_row(args, row, skl_finish_row(args, s));
+        put_results(args, row, skl_finish_row(args.form, args.param, &s));
 }
 
 extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_constant__ skl_gpu_sum_values args)
@@ -281,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_co
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        *args.value = !args.mean ? sum : args.scalars->largest > 0 ? sum / args.scalars->weight_sum : 0;
+        *args.value = skl_reduced(sum, args.mean, args.scalars->any_weight, args.scalars->weight_sum);
 }
 
 namespace
@@ -317,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_
         reference = {{m[0], m[1]}, {(float)-log_l[0], (float)-log_l[1]}};
         if (args.dz == SKL_DZ_P) /* acc / l_P, of the loss */
             f.c = (float)(SKL_LOG2E_DOUBLE * row_value(args.loss, row, heads, n) + (log_l[0] - log_l[1]));
-        if (args.dz == SKL_DZ_JSD)
+        if (args.dz == SKL_DZ_JSD || args.dz == SKL_DZ_COLUMN)
             f.c = row_value(args.kl, row, heads, n);
         f.r = args.weight.data ? row_value(args.weight, row, heads, n) / args.scalars->largest : 1;
     }

@@ -4,13 +4,15 @@
  * tensor cores: a product of f32 operands keeps 24 bits where TF32 would keep 11.
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
- *     kl, jsd: push of the columns into the rows' states;   dz: dx of the tile into a slab
+ *     kl, jsd, second: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a slab
+ *
+ * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a tile.
  *
  * A block of 256 threads owns 64 rows; both operands come through shared memory as f32, 16 entries of the dimension at a
  * time. 2 loads of 16 bytes for 16 multiply-adds.
  *   error   sums of dim products in f32, in order: |error of x| <= dim 2^-24 sum |a b|, a tenth of that in practice
  */
-#include "push.cuh"
+#include "column.cuh"
 #include "../shapes.h"
 
 namespace
@@ -118,9 +120,10 @@ struct plain_kl {
     }
 };
 
-struct plain_jsd {
+/* A second sweep: the rows' LSEs are known, and every divergence has two sums. */
+struct plain_sums {
     row_terms terms[4];
-    float kl[4][2];
+    float sums[4][2];
 
     __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
     {
@@ -128,17 +131,18 @@ struct plain_jsd {
         for (int i = 0; i < 4; i++) {
             int64_t row = f.at.first + min(4 * f.ty + i, f.at.valid - 1);
             terms[i] = terms_of(f.p, args.references[row]);
-            kl[i][0] = kl[i][1] = 0;
+            sums[i][0] = sums[i][1] = 0;
         }
     }
-    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
+    /* add(terms of the row, x_P, x_Q, sums): one column. */
+    template <class ADD> __device__ __forceinline__ void push_by(const float (&x)[2][4][4], ADD add)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float sum[2] = {0, 0};
 #pragma unroll
-            for (int j = 0; j < 4; j++) add_mixture_terms(terms[i], f.p.side, x[0][i][j], x[1][i][j], sum);
-            kl[i][0] += sum[0], kl[i][1] += sum[1];
+            for (int j = 0; j < 4; j++) add(terms[i], x[0][i][j], x[1][i][j], sum);
+            sums[i][0] += sum[0], sums[i][1] += sum[1];
         }
     }
     __device__ __forceinline__ void write(const plain &f, const skl_gpu_forward &args)
@@ -148,13 +152,36 @@ struct plain_jsd {
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int side = 0; side < 2; side++) {
-                float sum = kl[i][side];
+                float sum = sums[i][side];
 #pragma unroll
                 for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
                 int row = 4 * f.ty + i;
                 if (f.tx == 0 && row < f.at.valid)
                     out[(side ? SKL_L_Q : SKL_L_P) * f.p.rows + f.at.first + row] = sum;
             }
+    }
+};
+
+struct plain_jsd : plain_sums {
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
+    {
+        push_by(x, [&](const row_terms &t, float x_p, float x_q, float(&sum)[2]) {
+            add_mixture_terms(t, f.p.side, x_p, x_q, sum);
+        });
+    }
+};
+
+struct plain_second : plain_sums {
+    int form;
+
+    __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
+    {
+        plain_sums::start(f, args);
+        form = args.form;
+    }
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
+    {
+        push_columns(*this, f.p, form, x);
     }
 };
 
@@ -176,19 +203,8 @@ template <class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &args)
     push.write(f, args);
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(256) skl_plain_kl(const __grid_constant__ skl_gpu_forward args)
-{
-    sweep<plain_kl>(args);
-}
-
-extern "C" __global__ void __launch_bounds__(256) skl_plain_jsd(const __grid_constant__ skl_gpu_forward args)
-{
-    sweep<plain_jsd>(args);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)
+/* A tile of the slab: dx(factors of the row, its terms, x_P, x_Q). */
+template <class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX dx)
 {
     __shared__ shared_tiles shared;
     const skl_gpu_grad &g = args.grad;
@@ -204,9 +220,39 @@ extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_c
         if (row >= f.at.valid || blockIdx.y * TILE + column >= args.columns)
             continue;
         const int64_t number = f.at.first + row;
-        const float dx = dx_of(g, g.factors[number], terms_of(g.problem, g.references[number]), x[0][i >> 2][i & 3],
-                               x[1][i >> 2][i & 3]);
-        put_element(args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype,
-                    dx);
+        put_element(
+            args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype,
+            dx(g.factors[number], terms_of(g.problem, g.references[number]), x[0][i >> 2][i & 3], x[1][i >> 2][i & 3]));
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(256) skl_plain_kl(const __grid_constant__ skl_gpu_forward args)
+{
+    sweep<plain_kl>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256) skl_plain_jsd(const __grid_constant__ skl_gpu_forward args)
+{
+    sweep<plain_jsd>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256) skl_plain_second(const __grid_constant__ skl_gpu_forward args)
+{
+    sweep<plain_second>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)
+{
+    slab(args, [&](const skl_gpu_factors &f, const row_terms &t, float x_p, float x_q) {
+        return dx_of(args.grad, f, t, x_p, x_q);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_second_dz(const __grid_constant__ skl_gpu_slab args)
+{
+    slab(args, [&](const skl_gpu_factors &f, const row_terms &t, float x_p, float x_q) {
+        return dx_of_column(args.grad, f, t, x_p, x_q);
+    });
 }

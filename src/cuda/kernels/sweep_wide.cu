@@ -4,7 +4,8 @@
  * shared memory, DEPTH entries of the dimension at a time.
  *
  *     x_P = A_P B_P^T over dim_P, then x_Q = A_Q B_Q^T over dim_Q          [ROWS x COLUMNS] a tile, both in registers
- *     kl, jsd: push of the tile's columns into the rows' states;   dz: dx of the tile into a slab, rounded to 16 bits
+ *     kl, jsd, second: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile into a slab,
+ *     rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width
  *
  * A block owns 128 rows and goes through a split of the columns, 128 at a time: 8 warps, 4 along the rows and 2 along the
  * columns, each 32 x 64. Three stages; copies run two chunks ahead over (tile, side, depth), so that they do not stop at
@@ -18,7 +19,7 @@
  *   error      as sweep_narrow.cu; sums of dim products in f32
  * The two warps of a row keep states of their own, written as two splits: they need not meet.
  */
-#include "push.cuh"
+#include "column.cuh"
 #include "../shapes.h"
 
 namespace
@@ -218,9 +219,9 @@ template <int TYPE, class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &arg
 }
 
 /* dx of row i of a group of 16 columns. Pairs of columns: the slab is 4-byte aligned, its ld even. */
-template <int TYPE>
+template <int TYPE, class DX>
 SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_slab, int column, bool empty,
-                          const float (&x_p)[MT][2][4], const float (&x_q)[MT][2][4], int i)
+                          const float (&x_p)[MT][2][4], const float (&x_q)[MT][2][4], int i, DX dx)
 {
     const skl_gpu_grad &g = args.grad;
     const skl_gpu_factors t = g.factors[row];
@@ -232,8 +233,8 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
         const int at = column + (j >> 1) * 8 + (threadIdx.x & 3) * 2;
-        const float lo = empty ? 0 : dx_of(g, t, terms, x[0][j], x[1][j]);
-        const float hi = empty ? 0 : dx_of(g, t, terms, x[0][j + 1], x[1][j + 1]);
+        const float lo = empty ? 0 : dx(g, t, terms, x[0][j], x[1][j]);
+        const float hi = empty ? 0 : dx(g, t, terms, x[0][j + 1], x[1][j + 1]);
         const uint32_t pair = pack<TYPE>(lo, hi);
         if (at + 1 < last)
             *(uint32_t *)(out + at) = pair;
@@ -242,8 +243,8 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
     }
 }
 
-/* One tile of the slab a block. */
-template <int TYPE> SKL_DEVICE void slab(const skl_gpu_slab &args)
+/* One tile of the slab a block. dx(grad, factors of the row, its terms, x_P, x_Q). */
+template <int TYPE, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX dx)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     const skl_gpu_grad &g = args.grad;
@@ -270,7 +271,7 @@ template <int TYPE> SKL_DEVICE void slab(const skl_gpu_slab &args)
             const int row = f.row_in_tile(i >> 1, i & 1);
             if (row < f.at.valid)
                 write_row<TYPE>(args, f.at.first + row, blockIdx.x * ROWS + row, column, empty, x[0][group],
-                                x[1][group], i);
+                                x[1][group], i, dx);
         }
     }
 }
@@ -287,4 +288,6 @@ template <int TYPE> SKL_DEVICE void slab(const skl_gpu_slab &args)
 
 KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>>(args)))
 KERNEL(SKL_TYPE, jsd, skl_gpu_forward, (sweep<SKL_TYPE, push_jsd<MT, 2>>(args)))
-KERNEL(SKL_TYPE, dz, skl_gpu_slab, slab<SKL_TYPE>(args))
+KERNEL(SKL_TYPE, second, skl_gpu_forward, (sweep<SKL_TYPE, push_second<MT, 2>>(args)))
+KERNEL(SKL_TYPE, dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of))
+KERNEL(SKL_TYPE, second_dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of_column))

@@ -92,7 +92,7 @@ def check_budget(subject: Subject, budget: budgets.Budget) -> Iterator[str]:
 
 def check_threads(subject: Subject) -> Iterator[str]:
     if subject.entry and subject.code.threads and subject.code.threads != subject.entry.threads:
-        yield f"is compiled for {subject.code.threads} threads a block, kernels.toml says {subject.entry.threads}"
+        yield f"is compiled for {subject.code.threads} threads a block, kernels.def says {subject.entry.threads}"
 
 
 def check_instructions(subject: Subject) -> Iterator[str]:
@@ -119,6 +119,13 @@ def check_architectures(found: list[Subject]) -> Iterator[str]:
     for name in sorted({s.code.name for s in found}):
         if missing := archs - {s.arch for s in found if s.code.name == name}:
             yield f"{name} is missing for {', '.join(f'sm_{a}' for a in sorted(missing))}, other kernels are not"
+
+
+def check_list(found: list[Subject]) -> Iterator[str]:
+    """The kernels of the list are those that were compiled."""
+    listed, compiled = set(kernels.read_list()), {s.code.name for s in found}
+    yield from (f"{name} is in src/cuda/kernels.def and was not compiled" for name in sorted(listed - compiled))
+    yield from (f"{name} was compiled and is not in src/cuda/kernels.def" for name in sorted(compiled - listed))
 
 
 class NoOccupancy(Exception):
@@ -174,7 +181,8 @@ def main() -> int:
     if not found:
         print(f"skipped: no cubins of sm_{', '.join(map(str, WANTED))} in {options.directory}")
         return NOT_A_TEST
-    wrong = [f"{s.code.name} {s.sm} {text}" for s in found for text in check(s)] + list(check_architectures(found))
+    wrong = [f"{s.code.name} {s.sm} {text}" for s in found for text in check(s)]
+    wrong += [*check_architectures(found), *check_list(found)]
     try:
         wrong += check_occupancy(found, options.cuda_include)
     except NoOccupancy as error:

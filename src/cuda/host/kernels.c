@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels.h"
+
+#include "../shapes.h"
+#include "streamkl/streamkl.h"
+
+enum { TYPE_bf16 = SKL_BF16, TYPE_f16 = SKL_F16, TYPE_any = SKL_ANY_TYPE };
+
+static const struct skl_gpu_kernel kernels[] = {
+#define SKL_KERNEL(name, source, role, type, dim, min_sm, rows, columns, threads, shared) \
+    {#name, SKL_ROLE_##role, TYPE_##type, dim, min_sm, rows, columns, threads, shared},
+#include "../kernels.def"
+#undef SKL_KERNEL
+};
+
+/* What the sources are compiled with says the same as the list. */
+#define SAME(a, b, c, d, e, f, g, h) ((a) == (e) && (b) == (f) && (c) == (g) && (d) == (h))
+#define SHAPE_sweep_narrow(role, dim, ...) \
+    SAME(__VA_ARGS__, SKL_FORWARD_ROWS(dim), SKL_FORWARD_COLUMNS(dim), SKL_FORWARD_THREADS, SKL_FORWARD_SHARED(dim))
+#define SHAPE_sweep_wide(role, dim, ...) \
+    SAME(__VA_ARGS__, SKL_STREAM_ROWS, SKL_STREAM_COLUMNS, SKL_STREAM_THREADS, SKL_STREAM_SHARED)
+#define SHAPE_sweep_any(role, dim, ...) SAME(__VA_ARGS__, SKL_PLAIN_TILE, SKL_PLAIN_TILE, SKL_PLAIN_THREADS, 0)
+#define BY_ROWS(role) ((role) == SKL_ROLE_rows_q || (role) == SKL_ROLE_rows_pj)
+#define SHAPE_grad_pair(role, dim, ...) \
+    SAME(__VA_ARGS__, SKL_GRAD_OWN(dim), SKL_GRAD_STREAM(dim), SKL_GRAD_THREADS, SKL_GRAD_SHARED(dim, BY_ROWS(role)))
+#define SHAPE_grad_atomic(role, dim, ...) \
+    SAME(__VA_ARGS__, SKL_FUSED_OWN(dim), SKL_FUSED_STREAM(dim), SKL_FUSED_THREADS, SKL_FUSED_SHARED(dim))
+#define SHAPE_row_kernels(role, dim, rows, ...) ((role) != SKL_ROLE_find_ranges || (rows) == SKL_RANGE_ROWS)
+#define SKL_KERNEL(name, source, role, type, dim, min_sm, rows, columns, threads, shared) \
+    _Static_assert(SHAPE_##source(SKL_ROLE_##role, dim, rows, columns, threads, shared), "shapes.h and " #name);
+#include "../kernels.def"
+#undef SKL_KERNEL
+
+const struct skl_gpu_kernel *skl_gpu_kernel_of(enum skl_gpu_role role, int type, int dim, int capability)
+{
+    const struct skl_gpu_kernel *best = NULL;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        const struct skl_gpu_kernel *k = &kernels[i];
+        if (k->role == role && k->type == type && k->dim == dim && k->min_sm <= capability &&
+            (!best || best->min_sm < k->min_sm))
+            best = k;
+    }
+    return best;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernels by what they do: ../kernels.def as a table.
+ */
+#ifndef SKL_CUDA_KERNELS_H
+#define SKL_CUDA_KERNELS_H
+
+#include <stddef.h>
+
+/* In kernels.def without the prefix. */
+enum skl_gpu_role {
+    /* Sweeps, a row's state each: the only or the first one; the second one of JSD, and of the other divergences. */
+    SKL_ROLE_kl,
+    SKL_ROLE_jsd,
+    SKL_ROLE_second,
+    /* A slab of dx: of KL and JSD, and of the other divergences. */
+    SKL_ROLE_dz,
+    SKL_ROLE_second_dz,
+    /* Attention's gradients: q for SKL_DZ_Q, pj for SKL_DZ_P and SKL_DZ_JSD. */
+    SKL_ROLE_rows_q,
+    SKL_ROLE_rows_pj,
+    SKL_ROLE_columns_q,
+    SKL_ROLE_columns_pj,
+    SKL_ROLE_fused_q,
+    SKL_ROLE_fused_pj,
+    /* One kernel each. */
+    SKL_ROLE_sum_weights,
+    SKL_ROLE_find_ranges,
+    SKL_ROLE_finish_rows,
+    SKL_ROLE_sum_values,
+    SKL_ROLE_make_factors,
+    SKL_ROLE_convert,
+    SKL_ROLE_sum_columns
+};
+
+enum { SKL_ANY_TYPE = -1 }; /* besides SKL_BF16 and SKL_F16 */
+
+struct skl_gpu_kernel {
+    const char *name;
+    enum skl_gpu_role role;
+    int type, dim; /* SKL_ANY_TYPE, 0: all */
+    int min_sm;    /* 10 major + minor of the compute capability */
+    int rows, columns, threads;
+    size_t shared;
+};
+
+/* The kernel of this role that is compiled for exactly this type and width; of several the one for the latest architecture
+ * that the device still has. NULL: there is none. */
+const struct skl_gpu_kernel *skl_gpu_kernel_of(enum skl_gpu_role role, int type, int dim, int capability);
+
+#endif
