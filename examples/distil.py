@@ -11,10 +11,10 @@ import time
 
 import torch
 import torch.nn.functional as F
-from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 import streamkl
 from streamkl.bench.measure import Peak
+from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 VOCABULARY, LENGTH, BATCH, HEADS = 8192, 512, 4, 4
 PAIRS = {0: 1, 1: 3}  # layer of the student: layer of the teacher that it imitates

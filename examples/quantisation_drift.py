@@ -9,9 +9,9 @@ import argparse
 import copy
 
 import torch
-from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 import streamkl
+from tiny import Transformer, add_picture_options, batches, corpus, save_picture, train
 
 VOCABULARY, LENGTH, BATCH, LAYERS, HEADS = 8192, 512, 4, 4, 8
 

@@ -15,9 +15,9 @@ import collections
 
 import torch
 import torch.distributed as dist
-from tiny import Transformer, batches, corpus, train
 
 import streamkl
+from tiny import Transformer, batches, corpus, train
 
 VOCABULARY, LENGTH, BATCH, HEADS = 4096, 64, 4, 4
 WIDTH = 96  # of the teacher

@@ -10,10 +10,10 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from tiny import Transformer, batches, corpus, train
 from torch.distributed.fsdp import fully_shard
 
 import streamkl
+from tiny import Transformer, batches, corpus, train
 
 VOCABULARY, LENGTH, HEADS = 4096, 64, 4
 

@@ -3,6 +3,7 @@
 
 usage: test_header.py INCLUDE_DIR CC
 """
+
 import pathlib
 import shutil
 import subprocess

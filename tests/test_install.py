@@ -3,6 +3,7 @@
 
 usage: test_install.py BUILD_DIR CMAKE CC
 """
+
 import os
 import pathlib
 import shutil

@@ -6,6 +6,7 @@ objects: those with AVX instructions must be functions of the AVX objects.
 
 usage: test_instructions.py LIBRARY.so LIBRARY.a
 """
+
 import platform
 import re
 import shutil

@@ -3,6 +3,7 @@
 
 usage: test_symbols.py LIBRARY.so LIBRARY.a INCLUDE_DIR
 """
+
 import pathlib
 import re
 import shutil
@@ -30,8 +31,10 @@ def main(shared, static, include):
         ("exported without the prefix", {n for n in exported if not n.startswith("skl_")}),
         ("exported, but not in the header", exported - promised),
         ("in the header, but not exported", promised - exported),
-        ("global in the static library without the prefix",
-         {n for n in defined(static, "--extern-only") if not OURS.match(n)}),
+        (
+            "global in the static library without the prefix",
+            {n for n in defined(static, "--extern-only") if not OURS.match(n)},
+        ),
     ]:
         for name in sorted(names):
             print(f"FAILED: {what}: {name}")

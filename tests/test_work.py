@@ -6,6 +6,7 @@ multiply-adds (12 FMA, 6 broadcasts, 2 loads) and 3 for the loop: 0.24; the rest
 
 usage: test_work.py ONE_CALL        LIMITS below are 8 % above what was counted with gcc 12.
 """
+
 import re
 import shutil
 import subprocess

@@ -10,8 +10,7 @@ const char *machine_cpu(void)
     static char name[128];
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[256];
-    while (f && !*name && fgets(line, sizeof line, f))
-        sscanf(line, "model name : %127[^\n]", name);
+    while (f && !*name && fgets(line, sizeof line, f)) sscanf(line, "model name : %127[^\n]", name);
     if (f)
         fclose(f);
     return *name ? name : "unknown CPU";

@@ -29,8 +29,7 @@ static void print_help(FILE *to)
             "streamkl %s: the divergence between two softmax distributions, and its gradient, without storing them\n\n"
             "usage: streamkl COMMAND [options]\n\n",
             skl_version());
-    for (int k = 0; k < COMMANDS; k++)
-        fprintf(to, "  %-7s %s\n", commands[k].name, commands[k].help);
+    for (int k = 0; k < COMMANDS; k++) fprintf(to, "  %-7s %s\n", commands[k].name, commands[k].help);
     fprintf(to, "\nstreamkl COMMAND --help shows the options of a command.\n");
 }
 

@@ -88,8 +88,7 @@ static double status_bytes(const char *format)
     FILE *f = fopen("/proc/self/status", "r");
     char line[128];
     double kib = -1;
-    while (f && kib < 0 && fgets(line, sizeof line, f))
-        sscanf(line, format, &kib);
+    while (f && kib < 0 && fgets(line, sizeof line, f)) sscanf(line, format, &kib);
     if (f)
         fclose(f);
     return kib * 1024;

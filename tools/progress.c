@@ -39,8 +39,7 @@ int progress_show(void *data, double fraction)
     double t = now();
     if (isatty(STDERR_FILENO) && t - progress->shown > 0.1) {
         char bar[BAR_WIDTH + 1];
-        for (int i = 0; i < BAR_WIDTH; i++)
-            bar[i] = i < fraction * BAR_WIDTH ? '#' : '.';
+        for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < fraction * BAR_WIDTH ? '#' : '.';
         bar[BAR_WIDTH] = 0;
         fprintf(stderr, "\r%s [%s] %3.0f%%  %.1f s", progress->label, bar, 100 * fraction, t - progress->begin);
         progress->shown = t;

@@ -15,8 +15,7 @@ const char *human_bytes(char *text, double bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
-    for (; bytes >= 1024 && u < 4; u++)
-        bytes /= 1024;
+    for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
     if (u == 0) {
         snprintf(text, sizeof((struct text *)0)->chars, "%.0f B", bytes);
         return text;

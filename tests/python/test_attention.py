@@ -4,11 +4,11 @@
 from functools import partial
 
 import pytest
-import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference
 import streamkl
 
 STUDENT = ("q_s", "k_s")

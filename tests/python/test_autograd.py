@@ -4,10 +4,10 @@
 import time
 
 import pytest
-import reference
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import reference
 import streamkl
 from streamkl import _call, _ops
 

@@ -2,9 +2,9 @@
 """The operators belong in torch: opcheck, torch.compile, meta tensors, export."""
 
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 from streamkl import _c, _ops
 from streamkl._autograd import saved_rows

@@ -7,9 +7,9 @@ from struct import Struct
 from types import SimpleNamespace
 
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 from streamkl import _c, _call, _ops
 from streamkl._errors import error_of

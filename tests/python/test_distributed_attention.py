@@ -4,11 +4,11 @@
 import itertools
 
 import pytest
-import reference
 import torch
-from test_distributed_linear import WAYS, cuts, forced, same_bits
 
+import reference
 import streamkl
+from test_distributed_linear import WAYS, cuts, forced, same_bits
 
 NAMES = ("q_s", "k_s", "q_t", "k_t")
 

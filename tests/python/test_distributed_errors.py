@@ -8,10 +8,10 @@ import time
 
 import pytest
 import torch
-from ranks import Failed, Ranks
-from test_distributed_linear import part_of, problem
 
 import streamkl
+from ranks import Failed, Ranks
+from test_distributed_linear import part_of, problem
 
 
 def words(call):

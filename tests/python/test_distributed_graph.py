@@ -6,12 +6,12 @@ import collections
 import contextlib
 
 import pytest
-import reference
 import torch
+
+import reference
+import streamkl
 from test_distributed_errors import words
 from test_distributed_linear import WAYS, cuts, forced, part_of, problem
-
-import streamkl
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ import contextlib
 import itertools
 
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 
 NAMES = ("x_s", "w_s", "x_t", "w_t", "bias_s", "bias_t")

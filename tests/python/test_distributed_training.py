@@ -4,9 +4,9 @@ same parameters as one process. And DTensors that are refused, by their names.""
 
 import pytest
 import torch
-from test_distributed_errors import words
 
 import streamkl
+from test_distributed_errors import words
 
 D, V, ROWS, STEPS = 16, 37, 12, 10
 
@@ -175,10 +175,11 @@ def plain_ddp(group):
 
 def fsdp(group, travel=False, split_teacher=False):
     """FSDP2, whose head is a DTensor between forwards; other tokens on every rank."""
-    from test_distributed_linear import forced
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Shard
+
+    from test_distributed_linear import forced
 
     mesh = DeviceMesh.from_group(group, "cpu")
     model, teacher, batches = setting()

@@ -4,9 +4,9 @@
 import re
 
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 import streamkl.numpy
 from streamkl import nitrobrew

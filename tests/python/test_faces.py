@@ -3,9 +3,9 @@
 
 import numpy as np
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 import streamkl.numpy
 from streamkl import nitrobrew

@@ -11,7 +11,6 @@ import zipfile
 
 import numpy as np
 import pytest
-import torch
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -119,5 +118,3 @@ def test_examples(tmp_path, name, arguments):
 
 def blocks(text):
     return re.findall(r"```python\n(.*?)```", text, re.S)
-
-

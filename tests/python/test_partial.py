@@ -6,9 +6,9 @@ from functools import partial as partial_of
 
 import numpy as np
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 import streamkl.numpy
 

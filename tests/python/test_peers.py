@@ -9,9 +9,9 @@ at its own bound (at T 2, beta 0.1 its loss is 45 % below the float64 one), and 
 """
 
 import pytest
-import reference
 import torch
 
+import reference
 import streamkl
 
 IGNORE = -100

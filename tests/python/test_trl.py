@@ -16,11 +16,11 @@ import torch
 pytest.importorskip("trl", reason="trl is not installed")
 pytest.importorskip("datasets", reason="datasets is not installed")
 
-import hf_models  # noqa: E402
-import trl_run  # noqa: E402
 from trl.trainer.distillation_trainer import _chunked_divergence_loss  # noqa: E402
 
+import hf_models  # noqa: E402
 import streamkl.trl  # noqa: E402
+import trl_run  # noqa: E402
 from streamkl import _faces  # noqa: E402
 from streamkl.trl._distillation import chunked_divergence_loss  # noqa: E402
 
