@@ -2,6 +2,7 @@
 # The library: its sources, the flags of each instruction set, and the targets made of them.
 
 set(sources
+  src/adopt.c
   src/api.c
   src/check.c
   src/error.c

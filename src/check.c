@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The border: every rule about the arguments is checked here, once, before anything is written. */
+#include "adopt.h"
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
@@ -23,67 +24,11 @@ static enum skl_status bad_real(const char *name, double value, const char *rule
     return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %g: %s", name, value, rule);
 }
 
-/* -------------------------------------------------------------------------------------------- structures --- */
-
-/* The first version of each structure, which every caller has, ends with this field. */
-enum {
-    FIRST_PROBLEM = offsetof(struct skl_problem, reserved) + sizeof(int32_t),
-    FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
-    FIRST_LABELS = sizeof(struct skl_labels),
-    LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
-};
+/* ------------------------------------------------------------------------------------------- one number --- */
 
 /* Of alpha-beta: with a larger exponent powers of probabilities underflow in f32; with a smaller sum alpha + beta, by
  * which the terms are divided, no digits are left. */
 static const double LARGEST_EXPONENT = 16, LEAST_EXPONENTS = 1e-3;
-
-/* Copies a caller's structure, which begins with its size, into one of this version: what the caller's version does not
- * have yet is 0, what this version does not know yet must be 0. */
-static enum skl_status adopt(const char *name, const void *from, size_t first, size_t now, void *to)
-{
-    size_t size;
-    memcpy(&size, from, sizeof size);
-    if (size < first || size > LARGEST_SIZE)
-        return skl_fail(SKL_BAD_ARGUMENT,
-                        "cannot use %s.struct_size = %zu: it must be the sizeof of the structure, %zu here", name, size,
-                        now);
-    for (size_t i = now; i < size; i++)
-        if (((const char *)from)[i])
-            return skl_fail(
-                SKL_BAD_ARGUMENT,
-                "cannot use %s with byte %zu set: streamkl %s knows its first %zu bytes. Update the library, or "
-                "leave what is newer than it at 0",
-                name, i, skl_version(), now);
-    memset(to, 0, now);
-    memcpy(to, from, size < now ? size : now);
-    return SKL_OK;
-}
-
-static enum skl_status adopt_problem(const struct skl_problem *from, struct skl_problem *to)
-{
-    if (!from)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
-    return adopt("problem", from, FIRST_PROBLEM, sizeof *to, to);
-}
-
-/* What the problem points to, if anything, into 'to', to which it then points. */
-static enum skl_status adopt_labels(struct skl_problem *p, struct skl_labels *to)
-{
-    if (!p->labels)
-        return SKL_OK;
-    TRY(adopt("labels", p->labels, FIRST_LABELS, sizeof *to, to));
-    p->labels = to;
-    return SKL_OK;
-}
-
-static enum skl_status adopt_outputs(const char *name, const struct skl_outputs *from, struct skl_outputs *to)
-{
-    if (!from)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = NULL: make one with skl_no_outputs()", name);
-    return adopt(name, from, FIRST_OUTPUTS, sizeof *to, to);
-}
-
-/* ------------------------------------------------------------------------------------------- one number --- */
 
 /* How many divergences there are, and the names that people know them by. */
 #define SKL_DIVERGENCE(divergence, name, form, student, param_p, param_q) [divergence] = name,
@@ -582,8 +527,8 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     struct skl_outputs o = {0}, s = {0};
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
-    TRY(adopt_problem(problem, &p));
-    TRY(adopt_labels(&p, &labels));
+    TRY(skl_adopt_problem(problem, &p));
+    TRY(skl_adopt_labels(&p, &labels));
     if (p.labels && (partial || state))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with partial rows: labels need all columns",
                         (const void *)p.labels);
@@ -591,7 +536,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     settle_divergence(&p);
     skl_fill_problem(&p, w);
     if (!partial) {
-        TRY(adopt_outputs("out", out, &o));
+        TRY(skl_adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
         if (state)
             TRY(check_finished(&o));
@@ -601,7 +546,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use saved = %p: %s KL has no second sweep", (const void *)saved,
                         divergence_names[p.divergence]);
     if (saved) {
-        TRY(adopt_outputs("saved", saved, &s));
+        TRY(skl_adopt_outputs("saved", saved, &s));
         TRY(take_saved(&p, &s, w));
     }
     TRY(check_doubles("state", state));

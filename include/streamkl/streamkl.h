@@ -294,7 +294,8 @@ static inline struct skl_outputs skl_no_outputs(void)
 /* ----------------------------------------------------------------------------------------------- calls --- */
 
 /* Value only: one pass over the columns, two products. Gradients in 'out' must not be given. Extra memory does not
- * grow with rows or columns (JSD: it keeps a block of rows of logits, within the limit). */
+ * grow with rows or columns (divergences other than forward and reverse KL, and results that take a second sweep, keep a
+ * block of rows of logits, within the limit). */
 SKL_API enum skl_status skl_value(const struct skl_problem *p, const struct skl_outputs *out);
 
 /* Value and the gradients of the reduced loss: four products, keeping a block of rows; six when that block would
@@ -322,15 +323,16 @@ SKL_API enum skl_status skl_workspace_size(enum skl_call call, const struct skl_
 /* What is known of a row from some of its columns. Natural logarithms. An array of states is aligned to 8 bytes.
  * m = a reference near the largest logit (-inf: no column with mass yet), l = sum e^{z - m};
  * forward KL: acc_t = sum e^{z_t - m_t} ((z_t - m_t) - (z_s - m_s)); reverse KL: acc_s, the same with t and s exchanged;
- * JSD, second sweep: acc_t = sum p log(p/m), acc_s = sum q log(q/m), with m, l empty. */
+ * second sweep of the others: the two sums of docs/math.md, section 5b (SKL_JSD: acc_t = sum p log(p/m), acc_s = sum q
+ * log(q/m)), with m, l empty. */
 struct skl_state {
     double m_s, l_s, acc_s;
     double m_t, l_t, acc_t;
 };
 
-/* The states, state[rows] in row-major order, of the columns that this problem holds. JSD takes two sweeps: finish the
- * first one's states for the LSEs over all columns, then give those as saved->lse_s and lse_t. NULL otherwise. With
- * CUDA tensors the states are in device memory, here and in skl_finish. */
+/* The states, state[rows] in row-major order, of the columns that this problem holds. Divergences other than forward and
+ * reverse KL take two sweeps: finish the first one's states for the LSEs over all columns, then give those as
+ * saved->lse_s and lse_t. NULL otherwise. With CUDA tensors the states are in device memory, here and in skl_finish. */
 SKL_API enum skl_status skl_partial(const struct skl_problem *p, const struct skl_outputs *saved,
                                     struct skl_state *state);
 
