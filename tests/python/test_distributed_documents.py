@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from test_package import ROOT, blocks
 
 
@@ -31,6 +33,7 @@ def test_tensor_parallel_example():
     assert float(re.search(r"distance of the curves: (\S+)", out)[1]) <= 1e-6
 
 
+@pytest.mark.long
 def test_remote_teacher_example():
     """Through a head of its own rank, so that nothing but bf16 is lost."""
     out = torchrun(2, "remote_teacher.py", "--teacher-steps", "1", "--steps", "3", "--low-rank", "96")

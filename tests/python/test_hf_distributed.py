@@ -8,6 +8,7 @@ import sys
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = pytest.mark.long  # two processes that import transformers
 
 PROGRAM = """
 import sys

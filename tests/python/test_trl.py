@@ -163,6 +163,7 @@ def test_gkd_of_other_heads(kind):
         assert (g - want).norm() <= 1e-4 * want.norm() + 1e-7
 
 
+@pytest.mark.long
 def test_two_processes(tmp_path):
     """DDP: both processes have the same weights afterwards, and TRL's losses."""
     path, here = tmp_path / "found.json", pathlib.Path(__file__).parent
