@@ -315,7 +315,7 @@ def _settle(made: List[Any], given: Mapping[str, Any]) -> None:
     divergence = given.get("divergence", "forward")
     for name, owners in _NUMBERS.items():
         if given.get(name) is not None and divergence not in owners:
-            rule = f"only divergence={' and '.join(repr(owner) for owner in owners)} has {name}"
+            rule = f"only divergence={' and '.join(repr(owner) for owner in owners)} {'has' if len(owners) == 1 else 'have'} {name}"
             raise bad(name, given[name], rule)
     if divergence == "alpha_beta":
         for name in ("alpha", "beta"):
