@@ -76,8 +76,18 @@ variant() {
     fi
 }
 
+# but_slow NAME REGEX: its C tests; those of REGEX, which take minutes there and find nothing that the others of the
+# variant do not find, only in test-long
+but_slow() {
+    if [ "$LONG" = 1 ]; then
+        programs "$1"
+    else
+        programs "$1" -E "$2"
+    fi
+}
+
 sanitize() {
-    configure sanitize -DSTREAMKL_SANITIZE=address,undefined && programs sanitize
+    configure sanitize -DSTREAMKL_SANITIZE=address,undefined && but_slow sanitize 'extremes|large|threads'
 }
 
 thread() {
@@ -95,7 +105,7 @@ valgrind_some() {
 
 with_clang() {
     have clang clang || { why="clang is not here and cannot be installed"; return 77; }
-    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON && programs clang
+    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON && but_slow clang 'extremes|large|threads|sizes|fuzz_differential'
 }
 
 serial() {
@@ -109,11 +119,7 @@ aarch64() {
     configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
         "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" || return 1
-    if [ "$LONG" = 1 ]; then
-        programs aarch64
-    else # the emulator makes these take minutes
-        programs aarch64 -E 'sizes|options|threads'
-    fi
+    but_slow aarch64 'extremes|large|threads|sizes|fuzz_differential|options'
 }
 
 # The ordinary build ran them, if it has CUDA: the summary says so, or why not.
