@@ -139,11 +139,13 @@ static const char *lacking(const struct skl_problem *p, int i)
         return "there is no teacher";
     if ((needs & SKL_NEEDS_LABELS) && !p->labels)
         return "there are no labels";
+    if ((needs & SKL_NEEDS_MASS_IDS) && !p->mass_ids.data)
+        return "there are no mass_ids";
     int one_sweep = p->divergence == SKL_FORWARD_KL || p->divergence == SKL_REVERSE_KL;
     return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
 
-enum { INPUTS = 10, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { INPUTS = 11, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -153,11 +155,13 @@ static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 {
     static const struct skl_tensor not_given;
-    const struct named all[INPUTS] = {{"s.a", &p->s.a},       {"s.b", &p->s.b},
-                                      {"t.a", &p->t.a},       {"t.b", &p->t.b},
-                                      {"s.bias", &p->s.bias}, {"t.bias", &p->t.bias},
-                                      {"begin", &p->begin},   {"end", &p->end},
-                                      {"weight", &p->weight}, {"labels.ids", p->labels ? &p->labels->ids : &not_given}};
+    const struct named all[INPUTS] = {
+        {"s.a", &p->s.a},          {"s.b", &p->s.b},
+        {"t.a", &p->t.a},          {"t.b", &p->t.b},
+        {"s.bias", &p->s.bias},    {"t.bias", &p->t.bias},
+        {"begin", &p->begin},      {"end", &p->end},
+        {"weight", &p->weight},    {"labels.ids", p->labels ? &p->labels->ids : &not_given},
+        {"mass_ids", &p->mass_ids}};
     memcpy(to, all, sizeof all);
     return INPUTS;
 }
@@ -327,7 +331,7 @@ static enum skl_status check_ids(const struct skl_problem *p)
     skl_fill_problem(p, &w);
     for (int64_t row = 0, at[3]; row < w.rows; row++) {
         skl_row_index(&w, row, at);
-        int64_t id = skl_row_id(&w, at);
+        int64_t id = skl_row_id(&w.labels.ids, at, 0);
         if (id != p->labels->ignore && (id < 0 || id >= w.columns))
             return skl_fail(SKL_BAD_ARGUMENT,
                             "cannot use labels.ids[%lld] = %lld: it must be a column, 0 to %lld, or %lld (ignored)",
@@ -357,6 +361,30 @@ static enum skl_status check_labels(const struct skl_problem *p)
     return check_ids(p);
 }
 
+/* Shaped as s.a but for the last dimension; every id is a column or an empty slot. */
+static enum skl_status check_mass_ids(const struct skl_problem *p)
+{
+    int64_t shape[4] = {p->s.a.shape[0], p->s.a.shape[1], p->s.a.shape[2], p->s.a.shape[3]};
+    struct skl_work w = {0};
+    struct skl_rule rule = {"mass_ids", p->s.a.ndim, 1 << SKL_I32 | 1 << SKL_I64, shape, 0, 0};
+    shape[p->s.a.ndim - 1] = -1;
+    TRY(skl_check_tensor(&p->mass_ids, &rule));
+    if (p->mass_ids.device != SKL_CPU)
+        return SKL_OK;
+    skl_fill_problem(p, &w);
+    for (int64_t row = 0, at[3]; row < w.rows; row++) {
+        skl_row_index(&w, row, at);
+        for (int64_t k = 0; k < w.mass_ids.count; k++) {
+            int64_t id = skl_row_id(&w.mass_ids, at, k);
+            if (id < -1 || id >= w.columns)
+                return skl_fail(SKL_BAD_ARGUMENT,
+                                "cannot use mass_ids[%lld, %lld] = %lld: it must be a column, 0 to %lld, or -1 (empty)",
+                                (long long)row, (long long)k, (long long)id, (long long)w.columns - 1);
+        }
+    }
+    return SKL_OK;
+}
+
 static enum skl_status check_problem(const struct skl_problem *p)
 {
     TRY(check_numbers(p));
@@ -369,6 +397,8 @@ static enum skl_status check_problem(const struct skl_problem *p)
     struct named inputs[INPUTS];
     if (p->labels)
         TRY(check_labels(p));
+    if (p->mass_ids.data)
+        TRY(check_mass_ids(p));
     TRY(check_devices(p, inputs, name_inputs(p, inputs)));
     return check_workspace(p);
 }
@@ -454,8 +484,8 @@ static enum skl_status check_saved(const struct skl_outputs *saved, const struct
         int needed;
     } each[] = {{SKL_ROW_lse_s, !parts},
                 {SKL_ROW_lse_t, !parts && w->form != SKL_FORM_NONE},
-                {w->labels.ids.data ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
-                {SKL_ROW_l1_s, w->labels.ids.data && w->temperature != 1},
+                {skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
+                {SKL_ROW_l1_s, skl_has_labels(w) && w->temperature != 1},
                 {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
                 {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)}};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)

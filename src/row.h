@@ -103,7 +103,7 @@ struct skl_row_result {
     double loss, lse[2], c[2], m[2], l[2];
     /* What only some callers ask for; 0 otherwise. l1 = sum e^{z' - z'(m)}, z' the logits at temperature 1. */
     int labelled; /* the row has a label that is not ignored */
-    double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], reverse, jsd, tv;
+    double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], mass[2], reverse, jsd, tv;
 };
 
 /* Of a row that sees no column or has no weight. */

@@ -26,6 +26,19 @@ static struct skl_rows rows_view(const struct skl_tensor *t)
     return r;
 }
 
+/* A row has one integer, or as many as the last dimension. */
+static struct skl_row_ids ids_view(const struct skl_tensor *t, int one)
+{
+    struct skl_row_ids ids = {.wide = t->dtype == SKL_I64, .count = 1};
+    struct skl_tensor rows = *t;
+    if (!one && t->data) {
+        rows.ndim--;
+        ids.count = t->shape[rows.ndim], ids.step = t->stride[rows.ndim];
+    }
+    ids.rows = rows_view(&rows);
+    return ids;
+}
+
 /* ------------------------------------------------------------------------------------------------ problem --- */
 
 static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
@@ -59,8 +72,7 @@ static void fill_labels(const struct skl_problem *p, struct skl_work *w)
     w->temperature = p->temperature;
     w->labels = (struct skl_work_labels){.kl_weight = 1};
     if (l)
-        w->labels = (struct skl_work_labels){.ids = rows_view(&l->ids),
-                                             .wide = l->ids.dtype == SKL_I64,
+        w->labels = (struct skl_work_labels){.ids = ids_view(&l->ids, 1),
                                              .ignore = l->ignore,
                                              .weight = l->weight,
                                              .kl_weight = l->kl_weight,
@@ -74,7 +86,7 @@ static double given_weight(const struct skl_work *w, const int64_t at[3])
 {
     if (w->weight.data)
         return (double)skl_row_get(&w->weight, at);
-    return w->labels.ids.data && skl_row_label(w, at) < 0 ? 0 : 1;
+    return skl_has_labels(w) && skl_row_label(w, at) < 0 ? 0 : 1;
 }
 
 static void fill_rows(const struct skl_problem *p, struct skl_work *w)
@@ -89,8 +101,9 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->begin = rows_view(&p->begin);
     w->end = rows_view(&p->end);
     w->weight = rows_view(&p->weight);
+    w->mass_ids = ids_view(&p->mass_ids, 0);
     fill_labels(p, w);
-    int counted = w->weight.data || w->labels.ids.data;
+    int counted = w->weight.data || skl_has_labels(w);
     w->weight_sum = counted ? 0 : (double)w->rows;
     for (int64_t row = 0, at[3]; counted && w->device == SKL_CPU && row < w->rows; row++) {
         skl_row_index(w, row, at);

@@ -47,12 +47,18 @@ struct skl_work_side {
 };
 
 /* What a problem must have for a row result. */
-enum skl_need { SKL_NEEDS_TEACHER = 1, SKL_NEEDS_LABELS = 2, SKL_NEEDS_TWO_SWEEPS = 4 };
+enum skl_need { SKL_NEEDS_TEACHER = 1, SKL_NEEDS_LABELS = 2, SKL_NEEDS_TWO_SWEEPS = 4, SKL_NEEDS_MASS_IDS = 8 };
 
-/* Cross-entropy with labels; label.data NULL: there is none. */
+/* Integers over the rows, 'count' of them for each. */
+struct skl_row_ids {
+    struct skl_rows rows; /* data NULL: there are none */
+    int wide;             /* i64 instead of i32 */
+    int64_t count, step;  /* from one of a row to its next */
+};
+
+/* Cross-entropy with labels; ids.rows.data NULL: there is none. */
 struct skl_work_labels {
-    struct skl_rows ids;
-    int wide; /* i64 instead of i32 */
+    struct skl_row_ids ids;
     int64_t ignore;
     double weight, kl_weight, lse_weight, smoothing, z_loss;
 };
@@ -76,6 +82,7 @@ struct skl_work {
     int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight;
     struct skl_work_labels labels;
+    struct skl_row_ids mass_ids;
     double temperature;
     struct skl_rows result[SKL_ROW_RESULTS]; /* outputs, or saved inputs of a backward */
     struct skl_work_side side[2];            /* P, Q */
@@ -145,19 +152,25 @@ static inline void skl_row_put(const struct skl_rows *r, int dtype, const int64_
         *(float *)skl_row_at(r, at) = (float)x;
 }
 
-/* The row's label as it was given, and as it counts: a column, or -1 where it is ignored. */
-static inline int64_t skl_row_id(const struct skl_work *w, const int64_t at[3])
+/* The k-th integer of a row. */
+static inline int64_t skl_row_id(const struct skl_row_ids *ids, const int64_t at[3], int64_t k)
 {
-    const struct skl_rows *ids = &w->labels.ids;
-    int64_t i = at[0] * ids->stride[0] + at[1] * ids->stride[1] + at[2] * ids->stride[2];
-    const void *data = ids->data;
-    return w->labels.wide ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+    const int64_t *stride = ids->rows.stride;
+    int64_t i = at[0] * stride[0] + at[1] * stride[1] + at[2] * stride[2] + k * ids->step;
+    const void *data = ids->rows.data;
+    return ids->wide ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
 }
 
+/* The row's label as it counts: a column, or -1 where it is ignored. */
 static inline int64_t skl_row_label(const struct skl_work *w, const int64_t at[3])
 {
-    int64_t id = skl_row_id(w, at);
+    int64_t id = skl_row_id(&w->labels.ids, at, 0);
     return id == w->labels.ignore ? -1 : id;
+}
+
+static inline int skl_has_labels(const struct skl_work *w)
+{
+    return w->labels.ids.rows.data != NULL;
 }
 
 /* Which result is that of P (0) or Q (1): of_s is the student's of the two neighbours, SKL_ROW_lse_s say. */
@@ -169,7 +182,7 @@ static inline enum skl_row_name skl_of_side(const struct skl_work *w, enum skl_r
 /* Are labels at another temperature than the divergence? */
 static inline int skl_tempered(const struct skl_work *w)
 {
-    return w->labels.ids.data && w->temperature != 1;
+    return skl_has_labels(w) && w->temperature != 1;
 }
 
 struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);

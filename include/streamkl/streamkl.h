@@ -219,6 +219,10 @@ struct skl_problem {
 
     const struct skl_labels *labels; /* optional; not with skl_partial and skl_finish, nor on CUDA */
     double num_items;                /* > 0: the denominator of a mean, instead of the sum of the weights */
+
+    /* Optional, i32 or i64, shaped as a: for each row the columns whose mass out.mass_s and mass_t tell. -1: an empty slot; a
+     * column that is named twice counts twice, one that the row does not see has no mass. */
+    struct skl_tensor mass_ids;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -253,6 +257,7 @@ struct skl_outputs {
     struct skl_tensor top1_s, top1_t;       /* the column with the largest logit, of equal ones the first */
     struct skl_tensor reverse, jsd, tv;     /* KL the other way, JSD with beta 0.5, total variation: a second sweep */
     struct skl_tensor l1_s;                 /* sum e^{z' - z'(m_s)}: for the backward of a problem with labels */
+    struct skl_tensor mass_s, mass_t; /* the probability of problem.mass_ids, at the temperature of the divergence */
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,

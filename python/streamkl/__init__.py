@@ -3,7 +3,8 @@
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
     linear_cross_entropy                the same without a teacher; linear_logsumexp
-    AttentionKLLoss, LinearKLLoss       the same as torch modules
+    AttentionKLLoss, LinearKLLoss, LinearCrossEntropyLoss
+                                        the same as torch modules
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
     streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
-    from .modules import AttentionKLLoss, LinearKLLoss
+    from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
 __version__ = _version()
 __all__ = [
     "AttentionKLLoss",
     "DriftMetric",
+    "LinearCrossEntropyLoss",
     "LinearKLLoss",
     "attention_backward",
     "attention_kl",
@@ -55,6 +57,7 @@ _HOMES = {
     "linear_kl": ".functional",
     "linear_logsumexp": ".functional",
     "AttentionKLLoss": ".modules",
+    "LinearCrossEntropyLoss": ".modules",
     "LinearKLLoss": ".modules",
     "DriftMetric": ".compare.metric",
     "attention_backward": ".partial",

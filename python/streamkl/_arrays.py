@@ -20,7 +20,9 @@ DTYPES = {"float32": _c.F32, "bfloat16": _c.BF16, "float16": _c.F16}
 class Call:
     """The arrays of one call. operands: by name, in the order of _c.OPERANDS."""
 
-    def __init__(self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None, labels=None) -> None:
+    def __init__(
+        self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None, labels=None, mass_ids=None
+    ) -> None:
         arrays: List[Any] = [
             None if array is None and labels is not None else _operand(name, array) for name, array in operands.items()
         ]
@@ -39,7 +41,7 @@ class Call:
         ]
         self.weight = more[0]
         self.labels = None if labels is None else self._labels(np.asarray(labels))
-        self.arrays = [*arrays, *more, self.labels]
+        self.arrays = [*arrays, *more, self.labels, None if mass_ids is None else self._mass_ids(np.asarray(mass_ids))]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -54,9 +56,17 @@ class Call:
             raise bad(f"{name}.shape", array.shape, rule) from None
         return np.ascontiguousarray(full.reshape(self.flat))
 
+    def _mass_ids(self, array: Array) -> Array:
+        _check_integers("mass_ids", array)
+        try:
+            full = np.broadcast_to(array, (*self.rows, array.shape[-1]))
+        except (ValueError, IndexError):
+            rule = f"it must broadcast to the rows and their ids, {tuple(self.rows)} + (K,)"
+            raise bad("mass_ids.shape", array.shape, rule) from None
+        return np.ascontiguousarray(full.reshape(*self.flat, full.shape[-1]), np.int64)
+
     def _labels(self, array: Array) -> Array:
-        if array.dtype.kind not in "iu":
-            raise bad("labels.dtype", array.dtype.name, "it must hold integers", TypeError)
+        _check_integers("labels", array)
         if array.shape != self.rows:
             raise bad("labels.shape", array.shape, f"it must be that of the rows, {self.rows}")
         return np.ascontiguousarray(array.reshape(self.flat), np.int64)
@@ -101,6 +111,11 @@ def _operand(name: str, array: Any) -> Optional[Array]:
     return array if whole and last else np.ascontiguousarray(array)
 
 
+def _check_integers(name: str, array: Array) -> None:
+    if array.dtype.kind not in "iu":
+        raise bad(f"{name}.dtype", array.dtype.name, "it must hold integers", TypeError)
+
+
 def _weight(name: str, array: Array) -> Array:
     if array.dtype.kind not in "iufb":
         raise bad(f"{name}.dtype", str(array.dtype), "it must hold numbers or a bool mask", TypeError)
@@ -109,8 +124,7 @@ def _weight(name: str, array: Array) -> Array:
 
 def _bound(name: str, array: Array) -> Array:
     """begin or end as int32. Values that int32 does not hold are beyond every column."""
-    if array.dtype.kind not in "iu":
-        raise bad(f"{name}.dtype", str(array.dtype), "it must hold integers", TypeError)
+    _check_integers(name, array)
     if array.dtype.itemsize >= 4:  # others fit, and their dtype does not hold the limit
         array = np.clip(array, 0, 2**31 - 1)
     return array.astype(np.int32)

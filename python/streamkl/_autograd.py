@@ -132,7 +132,7 @@ class Rows(_Function):
         ctx.set_materialize_grads(False)
         made = iter(output[1:])
         found = [(i, next(made)) for i in range(len(_c.ROWS)) if rows >> i & 1]
-        ctx.kept = kept = saved_rows(ctx.options, inputs[3] is not None, inputs[INPUTS - 1] is not None)
+        ctx.kept = kept = saved_rows(ctx.options, inputs[3] is not None, inputs[_c.LABELS_AT] is not None)
         ctx.save_for_backward(*inputs[:INPUTS], *[t for i, t in found if kept >> i & 1])
 
     @staticmethod
@@ -140,7 +140,7 @@ class Rows(_Function):
         if g is None:
             return (None,) * (INPUTS + 4)
         saved = ctx.saved_tensors
-        labels, rows = saved[INPUTS - 1], ctx.kept
+        labels, rows = saved[_c.LABELS_AT], ctx.kept
         if labels is not None and saved[OPERANDS] is None:  # such rows take no part, also where a weight is given
             g = g.masked_fill(labels == ctx.options[IGNORE_INDEX], 0)
         inputs = (*saved[:OPERANDS], g, *saved[OPERANDS + 1 : INPUTS])

@@ -56,7 +56,7 @@ PROBLEM = Layout(
     "begin:T end:T weight:T "
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
-    "skew:d alpha:d labels_at:P num_items:d"
+    "skew:d alpha:d labels_at:P num_items:d mass_ids:T"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -69,12 +69,14 @@ OUTPUTS = Layout(
     "struct_size:N value:P loss:T lse_s:T lse_t:T kl_s:T kl_t:T "
     "a_s:T b_s:T bias_s:T a_t:T b_t:T bias_t:T "
     "m_s:T m_t:T l_s:T l_t:T "
-    "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T"
+    "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T "
+    "mass_s:T mass_t:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
 OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
-INPUTS = (*OPERANDS, "weight", "begin", "end", "labels")
+INPUTS = (*OPERANDS, "weight", "begin", "end", "labels", "mass_ids")
+LABELS_AT = INPUTS.index("labels")
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
 INTEGER_ROWS = ("top1_s", "top1_t")
 

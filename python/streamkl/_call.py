@@ -80,7 +80,7 @@ def _problem(
     workspace_bytes: int = 0,
 ) -> bytes:
     """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
-    labels, at = views[-1], 0
+    labels, at = views[_c.LABELS_AT], 0
     if labels is not None:
         packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
         kept = ctypes.create_string_buffer(packed, len(packed))
@@ -187,7 +187,9 @@ def finish(
         for lead in (shape, columns)
         for width in widths
     )
-    problem = _problem((a_s, b_s, None, a_t, b_t, None, weight, None, None, None), options, 1, None, stream)
+    problem = _problem(
+        (a_s, b_s, None, a_t, b_t, None, weight, *[None] * (len(_c.INPUTS) - 7)), options, 1, None, stream
+    )
     status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
     if status != _c.OK:
         raise error_of(status, options[USE])

@@ -22,11 +22,14 @@ _ROWS = (
     "reverse",
     "jsd",
     "tv",
+    "mass_s",
+    "mass_t",
 )
 _MADE = {"agree": ("top1_s", "top1_t"), "sum": ("loss",), "count": ("loss",)}
 NAMES = (*_ROWS, *_MADE)
 _OF_LABELS = ("ce", "logprob_s", "logprob_t")
-_OF_TEACHER = ("kl", "lse_t", "entropy_t", "logprob_t", "top1_t", "agree", "reverse", "jsd", "tv")
+_OF_TEACHER = ("kl", "lse_t", "entropy_t", "logprob_t", "top1_t", "agree", "reverse", "jsd", "tv", "mass_t")
+_OF_MASS = ("mass_s", "mass_t")
 
 
 def refuse_without_labels(options: Mapping[str, Any]) -> None:
@@ -37,7 +40,7 @@ def refuse_without_labels(options: Mapping[str, Any]) -> None:
         raise bad("kl_weight", options["kl_weight"], "there are no labels beside which it could count: use weight=")
 
 
-def wanted_rows(details: Any, labels: bool, teacher: bool = True) -> Tuple[str, ...]:
+def wanted_rows(details: Any, labels: bool, teacher: bool = True, mass_ids: bool = False) -> Tuple[str, ...]:
     """The row results that C has to give for these details; what they cannot be is refused."""
     if isinstance(details, str) or not hasattr(details, "__iter__"):
         raise bad("details", details, "it must hold names, such as ('kl', 'entropy_s')", TypeError)
@@ -46,8 +49,12 @@ def wanted_rows(details: Any, labels: bool, teacher: bool = True) -> Tuple[str, 
             raise bad("details", tuple(details), f"{name!r} is none of {', '.join(NAMES)}")
         if name in _OF_LABELS and not labels:
             raise bad("details", tuple(details), f"{name!r} needs labels")
+        if name in _OF_MASS and not mass_ids:
+            raise bad("details", tuple(details), f"{name!r} needs mass_ids")
         if name in _OF_TEACHER and not teacher:
             raise bad("details", tuple(details), f"{name!r} needs a teacher")
+    if mass_ids and not any(name in _OF_MASS for name in details):
+        raise bad("details", tuple(details), "there are mass_ids, but neither 'mass_s' nor 'mass_t' is asked for")
     return tuple(dict.fromkeys(row for name in details for row in _MADE.get(name, (name,))))
 
 

@@ -34,10 +34,10 @@ def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
     weight = None if weight is None else _weight(weight, rows, True)
     begin = None if begin is None else _bound("begin", begin, rows)
     end = None if end is None else _bound("end", end, rows)
-    return q_s, k_s, None, q_t, k_t, None, weight, begin, end, None
+    return q_s, k_s, None, q_t, k_t, None, weight, begin, end, None, None
 
 
-def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> Inputs:
+def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Inputs:
     """C takes one to three leading dimensions: others become one, and results have to be reshaped. Without a teacher
     x_t and w_t are None."""
     for name, t in (("x_s", x_s), ("w_s", w_s), ("x_t", x_t), ("w_t", w_t)):
@@ -50,6 +50,7 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> In
     rows = x_s.shape[:-1]
     weight = None if weight is None else _weight(weight, rows, False)
     labels = None if labels is None else _labels(labels, rows)
+    mass_ids = None if mass_ids is None else _mass_ids(mass_ids, rows)
     if not 2 <= x_s.dim() <= 4:
         if x_t is not None and x_t.shape[:-1] != rows:
             hint = order_hint(_c.LINEAR, *[tuple(t.shape) for t in (x_s, w_s, x_t, w_t)])
@@ -57,7 +58,8 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> In
             raise bad("x_t.shape", tuple(x_t.shape), rule)
         x_s, x_t = (None if t is None else t.reshape(-1, t.shape[-1]) for t in (x_s, x_t))
         weight, labels = (None if t is None else t.reshape(-1) for t in (weight, labels))
-    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None, labels
+        mass_ids = None if mass_ids is None else mass_ids.reshape(-1, mass_ids.shape[-1])
+    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None, labels, mass_ids
 
 
 def gradients_wanted(operands: Sequence[Optional[Tensor]]) -> Tuple[int, int]:
@@ -152,13 +154,28 @@ def _bound(name: str, t: Any, rows) -> Tensor:
     return _over_rows(name, t.to(torch.int32), rows, True)
 
 
-def _labels(t: Any, rows) -> Tensor:
-    _check_tensor("labels", t)
+def _ids(name: str, t: Any) -> Tensor:
+    _check_tensor(name, t)
     if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
-        raise bad("labels.dtype", t.dtype, "it must hold integers", TypeError)
+        raise bad(f"{name}.dtype", t.dtype, "it must hold integers", TypeError)
+    return t if t.dtype in (torch.int32, torch.int64) else t.to(torch.int64)
+
+
+def _labels(t: Any, rows) -> Tensor:
+    t = _ids("labels", t)
     if t.shape != rows:
         raise bad("labels.shape", tuple(t.shape), f"it must be that of the rows, {tuple(rows)}")
-    return t if t.dtype in (torch.int32, torch.int64) else t.to(torch.int64)
+    return t
+
+
+def _mass_ids(t: Any, rows) -> Tensor:
+    """[..., K] for every row; fewer dimensions are the same ids for several of them."""
+    t = _ids("mass_ids", t)
+    if t.dim() == 0 or t.dim() > len(rows) + 1 or any(n not in (1, m) for n, m in zip(t.shape[-2::-1], rows[::-1])):
+        raise bad(
+            "mass_ids.shape", tuple(t.shape), f"it must broadcast to the rows and their ids, {tuple(rows)} + (K,)"
+        )
+    return t.expand(*rows, t.shape[-1])
 
 
 def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:

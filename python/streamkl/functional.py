@@ -97,6 +97,7 @@ def linear_kl(
     bias_t: Optional[Tensor] = None,
     labels: Optional[Tensor] = None,
     details: Sequence[str] = (),
+    mass_ids: Optional[Tensor] = None,
     return_lse: bool = False,
     group: Any = None,
     rows: Optional[str] = None,
@@ -115,7 +116,10 @@ def linear_kl(
         a weight, that decides, and an ignored label only has no CE.
     details: names of what is to be told of each token, without gradient: the result is then (loss, dict). kl, ce, lse_s,
         lse_t, entropy_s, entropy_t, logprob_s, logprob_t (of the label, at temperature 1), top1_s, top1_t (ids), agree,
-        reverse (KL the other way), jsd, tv; and sum and count, of weight loss and of the weights, over all tokens.
+        reverse (KL the other way), jsd, tv, mass_s, mass_t (of mass_ids); and sum and count, of weight loss and of the
+        weights, over all tokens.
+    mass_ids: integers [..., K], broadcast to the tokens: the ids whose probability the details mass_s and mass_t are.
+        -1 is an empty slot; an id that is named twice counts twice.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), f32, not differentiable.
 
     label_weight, kl_weight, ignore_index: see labels. T^2 of the usual recipe is kl_weight=T**2.
@@ -148,8 +152,9 @@ def linear_kl(
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
     made = make_options(_c.LINEAR, options)
-    inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels)
-    names = ("lse_s", "lse_t") if return_lse else wanted_rows(details, labels is not None)
+    inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels, mass_ids)
+    told_of = wanted_rows(details, labels is not None, mass_ids=mass_ids is not None)
+    names = ("lse_s", "lse_t") if return_lse else told_of
     loss, told = _shaped(x_s, *_divergence(inputs, made, options.get("reduction") == "none", names))
     if details:
         return loss, _told(details, told, inputs, made)
@@ -172,6 +177,7 @@ def linear_cross_entropy(
     reduction: str = "mean",
     num_items: Optional[float] = None,
     details: Sequence[str] = (),
+    mass_ids: Optional[Tensor] = None,
     threads: int = 0,
     isa: Optional[str] = None,
     workspace_limit: Optional[int] = None,
@@ -183,7 +189,8 @@ def linear_cross_entropy(
         where a weight is given, has no cross-entropy.
     weight: over the tokens, as in linear_kl. Weights of classes are refused.
     label_smoothing: as in torch.nn.functional.cross_entropy. z_loss: adds z_loss LSE^2 to a token's loss.
-    bias, scale, softcap, columns, reduction, num_items, details: as in linear_kl; details are those of a student.
+    bias, scale, softcap, columns, reduction, num_items, details, mass_ids: as in linear_kl; details are those of a
+        student.
     """
     if weight is not None and weight.shape == w.shape[:1] and weight.shape != labels.shape:
         raise bad(
@@ -207,8 +214,9 @@ def linear_cross_entropy(
             skip_below=skip_below,
         ),
     )
-    inputs = linear_inputs(x, w, None, None, bias, None, weight, labels)
-    loss, rows = _shaped(x, *_divergence(inputs, made, reduction == "none", wanted_rows(details, True, teacher=False)))
+    inputs = linear_inputs(x, w, None, None, bias, None, weight, labels, mass_ids)
+    names = wanted_rows(details, True, False, mass_ids is not None)
+    loss, rows = _shaped(x, *_divergence(inputs, made, reduction == "none", names))
     return (loss, _told(details, rows, inputs, made)) if details else loss
 
 
@@ -231,7 +239,7 @@ def linear_logsumexp(
 
 
 def _told(details: Sequence[str], rows: Details, inputs: Inputs, options: Options) -> Details:
-    weight, labels = inputs[OPERANDS], inputs[-1]
+    weight, labels = inputs[OPERANDS], inputs[_c.LABELS_AT]
     shape = next(iter(rows.values())).shape
     ignored = None if labels is None else (labels == options[IGNORE_INDEX]).reshape(shape)
     return make_details(details, rows, None if weight is None else weight.reshape(shape), ignored)
@@ -252,7 +260,7 @@ def _divergence(inputs: Inputs, options: Options, by_row: bool, names: Sequence[
     if by_row:
         bits |= row_bits("loss")
         if need:
-            bits |= saved_rows(options, inputs[3] is not None, inputs[-1] is not None)
+            bits |= saved_rows(options, inputs[3] is not None, inputs[_c.LABELS_AT] is not None)
             _, *rows = Rows.apply(*inputs, options, bits, need, wide)
         else:
             _, *rows = _ops.value(*inputs, *options, bits)

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+import inspect
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
 
 from . import _c
 from ._options import AttentionOptions, LinearOptions, make_options, refuse_in_call, show_options
-from .functional import Result, attention_kl, linear_kl
+from .functional import Result, attention_kl, linear_cross_entropy, linear_kl
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,9 +79,64 @@ class LinearKLLoss(_Loss):
         bias_t: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         details: Sequence[str] = (),
+        mass_ids: Optional[Tensor] = None,
         return_lse: bool = False,
+        num_items: Union[float, Tensor, None] = None,
         **place: Any,
     ) -> Result:
         _refuse_unknown(_c.LINEAR, "LinearKLLoss", place)
-        more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, details=details, return_lse=return_lse)
-        return linear_kl(x_s, w_s, x_t, w_t, **more, **place, **self.options)
+        more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, mass_ids=mass_ids)
+        told = dict(details=details, return_lse=return_lse)
+        return linear_kl(x_s, w_s, x_t, w_t, **more, **told, **place, **_with_items(self.options, num_items))
+
+
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """linear_cross_entropy as a module: numbers to the constructor, tensors to the call."""
+
+    def __init__(
+        self,
+        *,
+        scale: Optional[float] = None,
+        softcap: Optional[float] = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        columns: Optional[int] = None,
+        reduction: str = "mean",
+        num_items: Optional[float] = None,
+        threads: int = 0,
+        isa: Optional[str] = None,
+        workspace_limit: Optional[int] = None,
+        skip_below: float = 0.0,
+    ) -> None:
+        super().__init__()
+        own = dict(scale=scale, softcap=softcap, ignore_index=ignore_index, num_items=num_items, isa=isa)
+        own.update(label_smoothing=label_smoothing, z_loss=z_loss, columns=columns, reduction=reduction)
+        self.options: Dict[str, Any] = dict(
+            own, threads=threads, workspace_limit=workspace_limit, skip_below=skip_below
+        )
+        sided = {{"scale": "scale_s", "softcap": "softcap_s"}.get(n, n): x for n, x in self.options.items()}
+        make_options(_c.LINEAR, sided)  # complain here, not at the first batch
+
+    def forward(
+        self,
+        x: Tensor,
+        w: Tensor,
+        labels: Tensor,
+        bias: Optional[Tensor] = None,
+        weight: Optional[Tensor] = None,
+        details: Sequence[str] = (),
+        mass_ids: Optional[Tensor] = None,
+        num_items: Union[float, Tensor, None] = None,
+    ) -> Any:
+        more = dict(bias=bias, weight=weight, details=details, mass_ids=mass_ids)
+        return linear_cross_entropy(x, w, labels, **more, **_with_items(self.options, num_items))
+
+    def extra_repr(self) -> str:
+        defaults = inspect.signature(LinearCrossEntropyLoss.__init__).parameters
+        return ", ".join(f"{n}={x!r}" for n, x in self.options.items() if x != defaults[n].default)
+
+
+def _with_items(options: Mapping[str, Any], num_items: Union[float, Tensor, None]) -> Mapping[str, Any]:
+    """The number of items changes from batch to batch, so that a call may have its own."""
+    return options if num_items is None else {**options, "num_items": num_items}

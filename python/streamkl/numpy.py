@@ -52,9 +52,9 @@ def _attention(q_s, k_s, q_t, k_t, weight, begin, end) -> Call:
     return Call(_c.ATTENTION, operands, weight, begin, end)
 
 
-def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None) -> Call:
+def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Call:
     operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": x_t, "w_t": w_t, "bias_t": bias_t}
-    return Call(_c.LINEAR, operands, weight, labels=labels)
+    return Call(_c.LINEAR, operands, weight, labels=labels, mass_ids=mass_ids)
 
 
 @show_options(_c.ATTENTION)
@@ -91,6 +91,7 @@ def linear_kl(
     bias_t: Optional[Array] = None,
     labels: Optional[Array] = None,
     details: Sequence[str] = (),
+    mass_ids: Optional[Array] = None,
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[LinearOptions],
@@ -101,7 +102,7 @@ def linear_kl(
         refuse_without_labels(options)
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
-    call = _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels)
+    call = _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels, mass_ids)
     return _divergence(call, _c.LINEAR, options, return_lse, grads, details)
 
 
@@ -115,13 +116,14 @@ def linear_cross_entropy(
     softcap: Optional[float] = None,
     weight: Optional[Array] = None,
     details: Sequence[str] = (),
+    mass_ids: Optional[Array] = None,
     grads: Sequence[str] = (),
     **options: Any,
 ) -> Result:
     """streamkl.linear_cross_entropy for arrays. grads: of "x", "w" and "bias"."""
     names = {"x": "x_s", "w": "w_s", "bias": "bias_s"}
     check_grads(grads, {"x": x, "w": w, "bias": bias})
-    call = _linear(x, w, None, None, bias, None, weight, labels)
+    call = _linear(x, w, None, None, bias, None, weight, labels, mass_ids)
     given = dict(label_weight=1.0, scale_s=scale, softcap_s=softcap, **options)
     result: Any = _divergence(call, _c.LINEAR, given, False, [names[name] for name in grads], details, teacher=False)
     return (result[0], {name: result[1][names[name]] for name in grads}) if grads else result
@@ -138,7 +140,11 @@ def _divergence(
 ) -> Result:
     options = make_options(use, given)
     check_grads(grads, call.operands)
-    told = ("lse_s", "lse_t") if return_lse else wanted_rows(details, call.labels is not None, teacher)
+    told = (
+        ("lse_s", "lse_t")
+        if return_lse
+        else wanted_rows(details, call.labels is not None, teacher, call.arrays[-1] is not None)
+    )
     rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)
     if grads:

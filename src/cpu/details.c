@@ -50,6 +50,24 @@ static void take_labels(const struct skl_run *run, const struct skl_block *block
     }
 }
 
+/* Adds e^{z - z(m)} of the columns of mass_ids that are in this tile. A row's ids are looked through for every tile: a
+ * comparison an id against dim products a column. */
+static void add_masses(const struct skl_run *run, const struct skl_block *block, int side, int panel, int64_t first,
+                       const float *x, int n, struct skl_panel_details *d)
+{
+    const struct skl_row_ids *ids = &run->work->mass_ids;
+    int nr = run->plan.kernels->nr;
+    for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
+        int64_t at[3];
+        skl_row_index(run->work, block->row[row], at);
+        for (int64_t k = 0; k < ids->count; k++) {
+            int64_t j = skl_row_id(ids, at, k) - first;
+            if (j >= 0 && j < n && !(x[j * nr + i] == -INFINITY))
+                d->mass[i] += exp2((double)run->unit[side] * ((double)x[j * nr + i] - (double)d->m[i]));
+        }
+    }
+}
+
 void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
                       float *const y[2], int n)
 {
@@ -61,6 +79,8 @@ void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_
         run->plan.kernels->details(n, y[side], first, want, run->unit[side], unit1_base2(run->work, side), d);
         if (want & SKL_WANT_LABEL)
             take_labels(run, block, panel, first, y[side], n, d);
+        if (want & SKL_WANT_MASS)
+            add_masses(run, block, side, panel, first, y[side], n, d);
     }
 }
 
@@ -83,7 +103,7 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 
 /* One row's sums of one side over all chunks. */
 struct row_details {
-    double m, l, moment, l1, sum, top, label; /* m and label are scores */
+    double m, l, moment, l1, sum, top, mass, label; /* m and label are scores */
 };
 
 static struct row_details merged(const struct skl_run *run, const struct skl_block *block, int side, int panel, int i)
@@ -103,6 +123,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
         double added = d->l[i] != 0 ? (d->moment[i] + d->l[i] * SKL_LOG2E * unit * (m - to)) * new : 0;
         r.moment = moved + added;
         r.l = r.l * old + d->l[i] * new;
+        r.mass = r.mass * old + d->mass[i] * new;
         r.l1 = r.l1 * old1 + d->l1[i] * new1;
         if (m > r.m)
             r.top = (double)d->top[i];
@@ -145,6 +166,8 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
             r->l1[side] = d.l1;
         if (want & SKL_WANT_ENTROPY)
             r->entropy[side] = d.l == 0 ? 0 : log(d.l) - SKL_LN2 * d.moment / d.l;
+        if (want & SKL_WANT_MASS)
+            r->mass[side] = isnan(r->lse[side]) ? NAN : r->l[side] == 0 ? 0 : d.mass / r->l[side];
         r->top1[side] = d.top;
         if ((want & SKL_WANT_LABEL) && block->label[row] >= 0) {
             r->logprob[side] = unit1(w, side) * d.label - lse1_of(w, r, side);

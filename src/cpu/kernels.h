@@ -52,11 +52,12 @@ enum skl_want {
     SKL_WANT_L1 = 2,
     SKL_WANT_TOP1 = 4,
     SKL_WANT_SUM = 8,
-    SKL_WANT_LABEL = 16 /* the executor's own */
+    SKL_WANT_MASS = 16, /* the executor sums it, under the reference m */
+    SKL_WANT_LABEL = 32 /* the executor's own */
 };
 struct skl_panel_details {
     float m[SKL_NR_MAX]; /* the largest score */
-    double l[SKL_NR_MAX], moment[SKL_NR_MAX], l1[SKL_NR_MAX], sum[SKL_NR_MAX];
+    double l[SKL_NR_MAX], moment[SKL_NR_MAX], l1[SKL_NR_MAX], sum[SKL_NR_MAX], mass[SKL_NR_MAX];
     int64_t top[SKL_NR_MAX]; /* the column of m */
     float label[SKL_NR_MAX]; /* the label's score; -inf: not seen yet */
 };

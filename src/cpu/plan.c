@@ -77,7 +77,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->details[i] = plan->details[i] ? take(memory, &at, (int64_t)sizeof **block->details * each) : NULL;
     for (int i = 0; i < SKL_OTHERS; i++)
         block->others[i] = plan->others & 1 << i ? take(memory, &at, (int64_t)sizeof **block->others * each) : NULL;
-    int labels = w->labels.ids.data != NULL;
+    int labels = skl_has_labels(w);
     block->labels = labels ? take(memory, &at, (int64_t)sizeof *block->labels * plan->panels) : NULL;
     block->label = labels ? take(memory, &at, 8 * rows) : NULL;
     if (!w->side[0].dim) /* without a teacher: never used, but an address */
@@ -172,12 +172,13 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
 /* What callers ask of the rows beyond the divergence. A backward finds it saved. */
 static void choose_details(enum skl_call call, const struct skl_work *w, struct skl_plan *plan)
 {
-    int value = call == SKL_CALL_VALUE || call == SKL_CALL_VALUE_AND_GRAD, labels = w->labels.ids.data != NULL;
+    int value = call == SKL_CALL_VALUE || call == SKL_CALL_VALUE_AND_GRAD, labels = skl_has_labels(w);
     int l1 = skl_tempered(w) ? SKL_WANT_L1 : 0;
     for (int side = 0; value && side < 2; side++) {
         int student = side == w->student, *want = &plan->details[side];
         *want |= w->result[skl_of_side(w, SKL_ROW_entropy_s, side)].data ? SKL_WANT_ENTROPY : 0;
         *want |= w->result[skl_of_side(w, SKL_ROW_top1_s, side)].data ? SKL_WANT_TOP1 : 0;
+        *want |= w->result[skl_of_side(w, SKL_ROW_mass_s, side)].data ? SKL_WANT_MASS : 0;
         if (labels && (student || w->result[SKL_ROW_logprob_t].data))
             *want |= SKL_WANT_LABEL | l1;
         *want |= labels && student && w->labels.smoothing > 0 ? SKL_WANT_SUM : 0;

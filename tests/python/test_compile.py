@@ -18,7 +18,7 @@ def tensors(n=9, v=30, d=8, dtype=torch.float32):
 def arguments(divergence="forward", dtype=torch.float32):
     x_s, w_s, x_t, w_t = tensors(dtype=dtype)
     options = make_options(_c.LINEAR, dict(divergence=divergence, reduction="sum"))
-    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, None, *options]
+    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, None, None, *options]
 
 
 @pytest.mark.parametrize("divergence", reference.DIVERGENCES)
@@ -112,3 +112,41 @@ def test_export():
     x = tensors()
     program = torch.export.export(Loss(), tuple(x))
     assert torch.equal(program.module()(*x), Loss()(*x))
+
+
+def labelled(**more):
+    x_s, w_s, x_t, w_t = tensors()
+    options = make_options(_c.LINEAR, dict(label_weight=0.5, reduction="sum", **more))
+    labels, ids = torch.randint(30, (9,)), torch.randint(-1, 30, (9, 4))
+    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, labels, ids, *options]
+
+
+@pytest.mark.parametrize("temperature", (1.0, 2.0))
+def test_opcheck_with_labels(temperature):
+    args = labelled(temperature=temperature)
+    kept = saved_rows(args[_ops.INPUTS :], True, True)
+    told = _ops.row_bits("ce", "entropy_s", "top1_t", "mass_s", "mass_t", "jsd")
+    torch.library.opcheck(_ops.value, (*args, kept | told))
+    torch.library.opcheck(_ops.value_and_grad, (*args, told, 0b000111))
+    saved = _ops.value(*args, kept)[1:]
+    torch.library.opcheck(_ops.backward, (*args, saved, kept, 0b000111, 0b000010))
+
+
+def test_modules_with_labels_in_one_graph():
+    x = tensors()
+    x[0].requires_grad_(), x[1].requires_grad_()
+    labels = torch.randint(30, (9,))
+    both = streamkl.LinearKLLoss(label_weight=0.5, kl_weight=2.0, temperature=2.0)
+    alone = streamkl.LinearCrossEntropyLoss(label_smoothing=0.1)
+
+    def step(x_s, w_s, x_t, w_t, labels, items):
+        loss, told = both(
+            x_s, w_s, x_t, w_t, labels=labels, details=("ce", "agree", "mass_s"), mass_ids=labels[:, None]
+        )
+        return loss + alone(x_s, w_s, labels), told["mass_s"].sum() + told["agree"].sum()
+
+    got, want = torch.compile(step, fullgraph=True)(*x, labels, 30), step(*x, labels, 30)
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(torch.autograd.grad(got[0], x[:2]), torch.autograd.grad(want[0], x[:2])):
+        torch.testing.assert_close(a, b)

@@ -188,6 +188,16 @@ BAD = [
     (dict(details=("ce",)), ValueError, "'ce' needs labels"),
     (dict(details=("loss",)), ValueError, "'loss' is none of kl, ce"),
     (dict(details="kl"), TypeError, "it must hold names"),
+    (dict(details=("mass_s",)), ValueError, "'mass_s' needs mass_ids"),
+    (dict(details=("kl",), mass_ids=torch.tensor([1])), ValueError, "neither 'mass_s' nor 'mass_t'"),
+    (
+        dict(details=("mass_t",), mass_ids=torch.tensor([4, 333])),
+        ValueError,
+        r"mass_ids\[0, 1\] = 333: it must be a col",
+    ),
+    (dict(details=("mass_t",), mass_ids=torch.tensor([-2])), ValueError, r"mass_ids\[0, 0\] = -2"),
+    (dict(details=("mass_t",), mass_ids=torch.zeros(7)), TypeError, "mass_ids.dtype"),
+    (dict(details=("mass_t",), mass_ids=torch.zeros(4, 7, 2, dtype=torch.long)), ValueError, "mass_ids.shape"),
     (dict(details=("kl",), return_lse=True), ValueError, "return_lse = True: with details"),
 ]
 
@@ -247,3 +257,66 @@ def test_compiled():
     run = torch.compile(streamkl.linear_kl, fullgraph=True)
     for more in (dict(label_weight=0.5), dict(label_weight=0.5, temperature=2.0, reduction="none")):
         assert torch.equal(run(**x, labels=labels, **more), streamkl.linear_kl(**x, labels=labels, **more))
+
+
+@pytest.mark.parametrize("temperature", (1.0, 3.0))
+@pytest.mark.parametrize("rows", ((11,), (5, 7), (2, 2, 2, 3)))
+def test_mass_of_ids(temperature, rows):
+    x, _ = problem(rows)
+    x["w_s"].requires_grad_()
+    ids = torch.randint(-1, 333, (*rows, 9), dtype=torch.int32)
+    _, told = streamkl.linear_kl(**x, temperature=temperature, details=("mass_s", "mass_t"), mass_ids=ids)
+    for side in "st":
+        p = reference.linear_logits(x[f"x_{side}"], x[f"w_{side}"], temperature=temperature).softmax(-1)
+        want = p.gather(-1, ids.clamp(min=0).long()) * (ids >= 0)
+        reference.close(told[f"mass_{side}"], want.sum(-1), 2e-6)
+    arrays = {name: t.detach().numpy() for name, t in x.items()}
+    more = dict(temperature=temperature, details=("mass_s", "mass_t"), mass_ids=ids.numpy())
+    np.testing.assert_array_equal(streamkl.numpy.linear_kl(**arrays, **more)[1]["mass_t"], told["mass_t"].numpy())
+
+
+def test_mass_of_a_few_words():
+    """One list of ids for all tokens; everything, and nothing."""
+    x, labels = problem()
+    mass = lambda ids: streamkl.linear_kl(**x, details=("mass_s",), mass_ids=ids)[1]["mass_s"]  # noqa: E731
+    torch.testing.assert_close(mass(torch.arange(333)), torch.ones(5, 7), rtol=0, atol=2e-6)
+    assert mass(torch.empty(0, dtype=torch.long)).eq(0).all() and mass(torch.tensor([-1, -1])).eq(0).all()
+    torch.testing.assert_close(mass(torch.tensor([7, 7])), 2 * mass(torch.tensor([7])))
+    _, told = streamkl.linear_cross_entropy(
+        x["x_s"], x["w_s"], labels, details=("mass_s",), mass_ids=torch.tensor([3, 4])
+    )
+    reference.close(told["mass_s"][labels >= 0], mass(torch.tensor([3, 4]))[labels >= 0], 2e-6)
+    assert told["mass_s"][labels < 0].eq(0).all()
+
+
+def test_modules():
+    x, labels = problem()
+    numbers = dict(label_weight=0.3, kl_weight=0.7, temperature=2.0)
+    module = streamkl.LinearKLLoss(**numbers)
+    for more in (dict(), dict(details=("ce", "mass_s"), mass_ids=torch.tensor([3])), dict(num_items=50)):
+        got, want = module(**x, labels=labels, **more), streamkl.linear_kl(**x, labels=labels, **numbers, **more)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    alone = streamkl.LinearCrossEntropyLoss(z_loss=1e-3, softcap=9.0)
+    assert repr(alone) == "LinearCrossEntropyLoss(softcap=9.0, z_loss=0.001)"
+    want = streamkl.linear_cross_entropy(x["x_s"], x["w_s"], labels, z_loss=1e-3, softcap=9.0, num_items=50)
+    assert torch.equal(alone(x["x_s"], x["w_s"], labels, num_items=50), want)
+    with pytest.raises(ValueError, match="label_smoothing = 2.0"):
+        streamkl.LinearCrossEntropyLoss(label_smoothing=2.0)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_autocast(dtype):
+    """Operands of any dtypes, as they come out of layers under autocast; the loss is f32, gradients are the layers' own."""
+    layer, w = torch.nn.Linear(24, 24), torch.nn.Parameter(torch.randn(333, 24) * 0.5)
+    x, labels = problem()
+    module, alone = streamkl.LinearKLLoss(label_weight=0.5, temperature=2.0), streamkl.LinearCrossEntropyLoss()
+    with torch.autocast("cpu", dtype):
+        hidden = layer(x["x_s"])
+        assert hidden.dtype is dtype
+        loss = module(hidden, w, x["x_t"], x["w_t"], labels=labels) + alone(hidden, w, labels)
+    assert loss.dtype is torch.float32
+    loss.backward()
+    want = definition(hidden.double(), w, x["x_t"], x["w_t"], labels, 0.5, 1.0, temperature=2.0)
+    want = want + cross_entropy(hidden.double(), w, labels).sum() / (labels != IGNORED).sum()
+    reference.close(loss, want, 2e-5)
+    assert layer.weight.grad.dtype is w.grad.dtype is torch.float32

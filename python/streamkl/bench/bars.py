@@ -45,7 +45,7 @@ def overhead(gradients: bool = False) -> float:
     torch.set_num_threads(1)
     x = [torch.randn(n, 8).requires_grad_(gradients and i < 2) for i, n in enumerate((4, 16, 4, 16))]
     options = make_options(_c.LINEAR, {})
-    views = [_ops._view(t) for t in (x[0], x[1], None, x[2], x[3], *[None] * 5)]
+    views = [_ops._view(t) for t in (x[0], x[1], None, x[2], x[3], *[None] * (_ops.INPUTS - 5))]
     total = ctypes.c_double()
     made = [torch.empty_like(t) for t in x[:2]] if gradients else []
     grads = _ops._views(made, 0b11 if gradients else 0, _ops.OPERANDS)

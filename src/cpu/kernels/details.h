@@ -36,6 +36,7 @@ static inline vf raise_reference(int n, const float *x, int v, int64_t first, in
         double shift = (double)unit * ((double)was[i] - (double)to[i]);
         d->moment[lane] = d->l[lane] != 0 ? (d->moment[lane] + d->l[lane] * shift) * (double)factor[i] : 0;
         d->l[lane] *= (double)factor[i];
+        d->mass[lane] *= (double)factor[i];
         d->l1[lane] *= (double)factor1[i];
         if ((want & SKL_WANT_TOP1) && !(is[i] <= was[i]))
             d->top[lane] = first + (int64_t)at[i];
@@ -67,7 +68,7 @@ static void details(int n, const float *x, int64_t first, int want, float unit, 
                     struct skl_panel_details *d)
 {
     for (int v = 0; v < NV; v++) {
-        if (want & (SKL_WANT_ENTROPY | SKL_WANT_L1 | SKL_WANT_TOP1)) {
+        if (want & (SKL_WANT_ENTROPY | SKL_WANT_L1 | SKL_WANT_TOP1 | SKL_WANT_MASS)) {
             vf ref = raise_reference(n, x, v, first, want, unit, unit1, d);
             if (want & SKL_WANT_ENTROPY)
                 add_powers(n, x, v, ref, vset(unit), d->l, d->moment);

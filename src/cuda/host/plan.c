@@ -276,7 +276,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
 {
     *plan = (struct skl_gpu_plan){.call = call};
     for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
-        if (w->labels.ids.data || w->result[i].data)
+        if (skl_has_labels(w) || w->result[i].data)
             return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
     choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
