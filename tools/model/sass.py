@@ -49,7 +49,7 @@ class NoDisassembler(Exception):
 
 
 def find_nvdisasm() -> str:
-    """$NVDISASM, PATH, or the package nvidia-cuda-nvdisasm in any site-packages of this Python."""
+    """$NVDISASM, PATH, or a package that has it (nvidia-cuda-nvdisasm, triton) of this Python or of the tree's .venv."""
     named = os.environ.get("NVDISASM")
     if named:
         if os.access(named, os.X_OK):
@@ -58,10 +58,12 @@ def find_nvdisasm() -> str:
     on_path = shutil.which("nvdisasm")
     if on_path:
         return on_path
-    for folder in [*site.getsitepackages(), site.getusersitepackages(), *sys.path]:
-        for program in sorted(Path(folder or ".").glob("nvidia/*/bin/nvdisasm")):
-            if os.access(program, os.X_OK):
-                return str(program)
+    own = Path(__file__).resolve().parents[2].glob(".venv/lib/python*/site-packages")
+    for folder in [*site.getsitepackages(), site.getusersitepackages(), *sys.path, *own]:
+        for pattern in ("nvidia/*/bin/nvdisasm", "triton/backends/nvidia/bin/nvdisasm"):
+            for program in sorted(Path(folder or ".").glob(pattern)):
+                if os.access(program, os.X_OK):
+                    return str(program)
     raise NoDisassembler(
         "no nvdisasm in $NVDISASM, on PATH or in this Python's packages: pip install -r tools/model/requirements.txt"
     )
