@@ -149,7 +149,9 @@ def _fill(i: Instruction) -> None:
     elif name not in WRITES_NOTHING and not WRITES_UNIFORM.fullmatch(name):
         raise UnknownInstruction(str(i))
     for text in i.operands[i.results :]:
-        i.reads += range(PREDICATES, SIZE) if text == "PR" else _predicates(text)
+        if text == "PR":  # those of a mask
+            i.reads += [p for p in range(PREDICATES, SIZE) if int(i.operands[-1], 0) >> p - PREDICATES & 1]
+        i.reads += _predicates(text)
         i.reads += _registers(text, pairs)
 
 
