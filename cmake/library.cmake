@@ -5,6 +5,7 @@ set(sources
   src/adopt.c
   src/api.c
   src/check.c
+  src/check_mixture.c
   src/error.c
   src/partial.c
   src/tensor.c
@@ -15,6 +16,7 @@ set(sources
   src/cpu/grad.c
   src/cpu/grad_sparse.c
   src/cpu/isa.c
+  src/cpu/mixture.c
   src/cpu/plan.c
   src/cpu/results.c
   src/cpu/run.c

@@ -81,7 +81,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
         struct kit_entry e = {exp(r->log_p[j]), exp(r->log_q[j]), 0, 0};
         double on[2] = {0, 0};
         e.log_p = e.p > 0 ? r->log_p[j] : 0, e.log_q = e.q > 0 ? r->log_q[j] : 0;
-        double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + fabs(e.log_p) + fabs(e.log_q);
+        double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + r->head_lse + fabs(e.log_p) + fabs(e.log_q);
         if (f->allow.rounds_logits && e.p + e.q > 0)
             kit_divergences[f->c.divergence].sensitivity(&f->p, r, &e, on);
         for (int side = 0; side < 2; side++) {
@@ -140,8 +140,8 @@ static void bound_grad_row(const double *want, const struct noise *x, int64_t fi
 static int64_t first_of_b(const struct kit_fixture *f, int side, int64_t row)
 {
     const struct kit_case *c = &f->c;
-    if (c->use != SKL_ATTENTION)
-        return 0;
+    if (c->use != SKL_ATTENTION || (side == T && f->in[KIT_INPUT_A_T].t.shape[1] != c->heads))
+        return 0; /* mixed heads have no gradient */
     const struct skl_tensor *b = &f->in[3 * side + 1].t;
     int64_t head = row / c->rows % c->heads, batch = row / c->rows / c->heads, key_heads = b->shape[1];
     return (batch * key_heads + head / (c->heads / key_heads)) * b->shape[2];
@@ -212,6 +212,19 @@ static double growth_of(const struct kit_fixture *f)
     return fmax(1, sqrt((double)(f->c.dim[S] > f->c.dim[T] ? f->c.dim[S] : f->c.dim[T]) / 64));
 }
 
+/* What a rounding of the logits does to a loss whose target t does not sum to 1: every log t is off by as much, and does not
+ * cancel as it does in a softmax. */
+static double raw_noise(const struct kit_fixture *f, int64_t row)
+{
+    const struct skl_tensor *lse = &f->in[KIT_INPUT_LSE].t;
+    double most = 0;
+    if (!f->p.raw_t)
+        return 0;
+    for (int64_t i = 0; i < kit_count(lse); i++)
+        most = isfinite(kit_get(lse, i)) ? fmax(most, fabs(kit_get(lse, i))) : most;
+    return ROUNDINGS * 0x1p-24 * (1 + most) * (exp(f->want[KIT_LSE_T][row]) + fabs(f->want[KIT_LOSS][row]));
+}
+
 static void bound_rows(struct kit_fixture *f)
 {
     int64_t rows = skl_reference_rows(&f->p);
@@ -219,6 +232,7 @@ static void bound_rows(struct kit_fixture *f)
     for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
         for (int64_t i = 0; f->want[k] && i < rows; i++)
             f->bound[k][i] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(f->want[k][i], growth);
+    for (int64_t i = 0; i < rows; i++) f->bound[KIT_LOSS][i] += f->allow.rows * raw_noise(f, i);
     f->value_bound = 0;
     for (int64_t i = 0; i < rows; i++) f->value_bound += fabs(skl_reference_upstream(&f->p, i)) * f->bound[KIT_LOSS][i];
 }

@@ -29,6 +29,11 @@ struct kit_case kit_linear_case(int64_t rows, int64_t cols, int64_t dim)
     return plain_case(SKL_LINEAR, rows, cols, dim);
 }
 
+int64_t kit_teacher_heads(const struct kit_case *c)
+{
+    return c->map ? c->map : c->mix ? c->heads * c->mix : c->heads;
+}
+
 int64_t kit_case_rows(const struct kit_case *c)
 {
     int64_t rows = c->rows;
@@ -51,11 +56,12 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
              " key heads %" PRId64 "/%" PRId64 " D %" PRId64 "/%" PRId64 " %s/%s bias %d/%d scale %g/%g cap %g/%g T %g"
              " beta %g skew %g alpha %g spread %g%s window %" PRId64 ",%" PRId64
              "%s weights %d %s layout %d place %d grads %u%s"
-             " threads %d",
+             " threads %d mix %" PRId64 " map %" PRId64 "%s%s",
              kit_use_names[c->use], kit_divergence_names[c->divergence], c->batch, c->heads, c->rows, c->lead, c->cols,
              c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T], kit_dtype_names[c->dtype[S]],
              kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
              c->softcap[T], c->temperature, c->beta, c->skew, c->alpha, c->spread, c->causal ? " causal" : "", c->left,
              c->right, c->ranges ? " ranges" : "", c->weights, c->reduction == SKL_MEAN ? "mean" : "sum", c->layout,
-             c->place, c->grads, c->own ? " in the operands' dtype" : "", c->threads);
+             c->place, c->grads, c->own ? " in the operands' dtype" : "", c->threads, c->mix, c->map,
+             c->lses ? " lses" : "", c->raw ? " raw" : "");
 }

@@ -36,6 +36,10 @@ struct kit_case {
     int own; /* gradients in the operand's dtype instead of f32 */
     double skip_below;
     int threads, isa;
+    /* The teacher's heads: so many for each of the student's (0: one, as everywhere), by a map [H] or [H, mix] if it has
+     * 'map' of them, with given LSEs, and t as it stands. */
+    int64_t mix, map;
+    int lses, raw;
 };
 
 /* Everything at its default, all gradients asked for, on one thread: small problems are faster so. */
@@ -44,6 +48,8 @@ struct kit_case kit_linear_case(int64_t rows, int64_t cols, int64_t dim);
 
 /* Any of the product of all options, sizes around the edges of tiles. */
 struct kit_case kit_random_case(struct kit_random *r);
+/* Attention whose teacher is a mixture of heads. */
+struct kit_case kit_random_mixture(struct kit_random *r);
 /* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that
  * they meet tensor cores. */
 struct kit_case kit_random_device_case(struct kit_random *r);
@@ -51,6 +57,8 @@ struct kit_case kit_random_device_case(struct kit_random *r);
 void kit_shrink(struct kit_case *c, double multiplications);
 
 /* Number of rows in all. */
+/* Heads of the teacher's a. */
+int64_t kit_teacher_heads(const struct kit_case *c);
 int64_t kit_case_rows(const struct kit_case *c);
 /* |scale|, or the default. */
 double kit_case_scale(const struct kit_case *c, int side);

@@ -90,6 +90,26 @@ struct kit_case kit_random_case(struct kit_random *r)
     return c;
 }
 
+struct kit_case kit_random_mixture(struct kit_random *r)
+{
+    static const int divergences[] = {SKL_FORWARD_KL, SKL_FORWARD_KL,      SKL_FORWARD_KL,
+                                      SKL_JSD,        SKL_SKEW_FORWARD_KL, SKL_SKEW_REVERSE_KL};
+    struct kit_case c;
+    do c = kit_random_case(r);
+    while (c.use != SKL_ATTENTION);
+    kit_set_divergence(&c, KIT_PICK(r, divergences));
+    c.alpha = 0;
+    c.mix = kit_between(r, 0, 5), c.lses = kit_chance(r, 2), c.raw = c.lses && kit_chance(r, 2);
+    c.map = kit_chance(r, 3) ? kit_between(r, 1, 7) : 0;
+    if (c.raw)
+        kit_set_divergence(&c, SKL_FORWARD_KL);
+    if (!c.mix && !c.map && !c.lses)
+        c.mix = 1;
+    c.key_heads[T] = divisor_of(r, kit_teacher_heads(&c));
+    c.grads = (unsigned)kit_between(r, 1, KIT_GRAD_STUDENT);
+    return c;
+}
+
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
     struct kit_case c = kit_random_case(r);

@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include "divergence.h"
+#include "logits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,8 +18,9 @@ static void build_side(struct kit_fixture *f, int side, struct skl_side *into)
     int attention = c->use == SKL_ATTENTION;
     int lead = attention ? 3 : c->lead;
     int64_t D = c->dim[side], height = c->cols + c->pad[side];
-    int64_t key_heads = c->key_heads[side] ? c->key_heads[side] : c->heads;
-    int64_t a_shape[4] = {c->batch, c->heads, c->rows, D}, b_shape[4] = {c->batch, key_heads, height, D};
+    int64_t heads = side == T ? kit_teacher_heads(c) : c->heads;
+    int64_t key_heads = c->key_heads[side] ? c->key_heads[side] : heads;
+    int64_t a_shape[4] = {c->batch, heads, c->rows, D}, b_shape[4] = {c->batch, key_heads, height, D};
     in[0] = kit_tensor(memory, c->dtype[side], lead + 1, a_shape + 3 - lead, 1, c->layout, c->place);
     in[1] = kit_tensor(memory, c->dtype[side], attention ? 4 : 2, b_shape + (attention ? 0 : 2), 1,
                        attention || c->layout != KIT_BROADCAST ? c->layout : KIT_GAPS, c->place);
@@ -67,6 +69,36 @@ static double random_weight(struct kit_random *r, const struct kit_case *c)
     }
 }
 
+/* Some of the teacher's heads for each of the student's. */
+static void build_map(struct kit_fixture *f)
+{
+    const struct kit_case *c = &f->c;
+    int64_t shape[2] = {c->heads, c->mix};
+    f->in[KIT_INPUT_MAP] = kit_tensor(f->memory, SKL_I32, c->mix ? 2 : 1, shape, 0, KIT_DENSE, c->place);
+    f->p.head_map = f->in[KIT_INPUT_MAP].t;
+    for (int64_t i = 0; i < kit_count(&f->p.head_map); i++)
+        kit_set(&f->p.head_map, i, (double)kit_between(f->random, 0, c->map - 1));
+}
+
+/* LSEs over more than the columns here: up to e times as much. Over nothing but -inf where a row sees nothing. */
+static void build_lses(struct kit_fixture *f)
+{
+    const struct skl_tensor *a = &f->p.t.a;
+    int64_t n = a->shape[2], columns = f->c.cols, lo, hi;
+    double *z = kit_doubles((size_t)(2 * columns)), about = log((double)columns) + f->c.spread * f->c.spread / 2;
+    f->in[KIT_INPUT_LSE] = kit_tensor(f->memory, SKL_F32, 3, a->shape, 0, f->c.layout, f->c.place);
+    for (int64_t i = 0; i < kit_count(&f->in[KIT_INPUT_LSE].t); i++) {
+        int64_t batch = i / n / a->shape[1], head = i / n % a->shape[1];
+        skl_reference_range(&f->p, i % n + (batch * f->c.heads + head % f->c.heads) * n, &lo, &hi);
+        int64_t seen = hi > lo ? hi - lo : 0;
+        if (!f->c.quick)
+            kit_head_logits(&f->p, batch, head, i % n, lo, seen, z, z + columns);
+        kit_set(&f->in[KIT_INPUT_LSE].t, i, f->c.quick ? about : kit_log_sum_exp(seen, z) + kit_uniform(f->random));
+    }
+    f->p.lse_t = f->in[KIT_INPUT_LSE].t;
+    free(z);
+}
+
 uint64_t kit_checksum(const struct kit_fixture *f)
 {
     uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
@@ -96,6 +128,11 @@ static void build_problem(struct kit_fixture *f)
     }
     if (c->weights)
         f->p.weight = build_rows(f, KIT_INPUT_WEIGHT, SKL_F32, random_weight);
+    f->p.mix_t = c->mix, f->p.raw_t = c->raw;
+    if (c->map)
+        build_map(f);
+    if (c->lses)
+        build_lses(f);
 }
 
 static void build_outputs(struct kit_fixture *f)
@@ -161,8 +198,8 @@ struct skl_problem kit_problem(const struct kit_fixture *f)
     struct skl_problem p = f->p;
     if (!f->memory->device)
         return p;
-    struct skl_tensor *each[KIT_INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
-                                           &p.t.bias, &p.begin, &p.end,    &p.weight};
+    struct skl_tensor *each[KIT_INPUTS] = {&p.s.a,   &p.s.b, &p.s.bias, &p.t.a,   &p.t.b,     &p.t.bias,
+                                           &p.begin, &p.end, &p.weight, &p.lse_t, &p.head_map};
     for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
     p.workspace = f->workspace, p.workspace_bytes = f->workspace_bytes;
     return p;

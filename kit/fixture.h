@@ -19,6 +19,8 @@ enum kit_input {
     KIT_INPUT_BEGIN,
     KIT_INPUT_END,
     KIT_INPUT_WEIGHT,
+    KIT_INPUT_LSE,
+    KIT_INPUT_MAP,
     KIT_INPUTS
 };
 

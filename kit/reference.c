@@ -1,54 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
+#include "logits.h"
+
 #include <math.h>
 #include <stdlib.h>
 
 /* ------------------------------------------------------------------------------------------- addressing --- */
 
-static double f16_value(uint16_t bits)
-{
-    int exponent = (bits >> 10) & 31;
-    double fraction = bits & 1023;
-    double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                       : exponent == 0 ? ldexp(fraction, -24)
-                                       : ldexp(1024 + fraction, exponent - 25);
-    return bits & 0x8000 ? -magnitude : magnitude;
-}
-
-static double bf16_value(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
-static double element(const struct skl_tensor *t, int64_t offset)
-{
-    switch (t->dtype) {
-    case SKL_F32: return ((const float *)t->data)[offset];
-    case SKL_BF16: return bf16_value(((const uint16_t *)t->data)[offset]);
-    case SKL_F16: return f16_value(((const uint16_t *)t->data)[offset]);
-    default: return ((const int32_t *)t->data)[offset];
-    }
-}
-
-/* Offset of row number 'row' in a tensor with the given leading shape, which has 'dims' dimensions. */
-static int64_t row_offset(const struct skl_tensor *t, const int64_t *shape, int dims, int64_t row)
-{
-    int64_t offset = 0;
-    for (int k = dims - 1; k >= 0; k--) {
-        offset += row % shape[k] * t->stride[k];
-        row /= shape[k];
-    }
-    return offset;
-}
-
 /* Value of a tensor over the rows. */
 static double of_row(const struct skl_problem *p, const struct skl_tensor *t, int64_t row)
 {
-    return element(t, row_offset(t, p->s.a.shape, p->s.a.ndim - 1, row));
+    return kit_element(t, kit_row_offset(t, p->s.a.shape, p->s.a.ndim - 1, row));
 }
 
 /* Which of b's matrices [columns, D] a row meets, counted in row-major order over b's leading dimensions. Query heads
@@ -58,13 +21,13 @@ static int64_t matrix_of_row(const struct skl_problem *p, const struct skl_side 
     if (p->use != SKL_ATTENTION)
         return 0;
     int64_t heads = side->a.shape[1], key_heads = side->b.shape[1], queries = side->a.shape[2];
-    int64_t head = row / queries % heads, batch = row / queries / heads;
+    int64_t head = row / queries % heads, batch = row / queries / heads; /* of a mixture: of no use */
     return batch * key_heads + head / (heads / key_heads);
 }
 
 static int64_t matrix_offset(const struct skl_problem *p, const struct skl_side *side, int64_t matrix)
 {
-    return p->use == SKL_ATTENTION ? row_offset(&side->b, side->b.shape, 2, matrix) : 0;
+    return p->use == SKL_ATTENTION ? kit_row_offset(&side->b, side->b.shape, 2, matrix) : 0;
 }
 
 static int64_t width(const struct skl_side *side)
@@ -144,54 +107,39 @@ struct distribution {
     double lse;
 };
 
-/* z = cap(scale x) / T with x = <a, b> + bias, and dz/dx. */
-static void logits(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo, int64_t n,
-                   double *z, double *slope)
-{
-    int64_t D = width(side);
-    int64_t a = row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
-    int64_t b = matrix_offset(p, side, matrix_of_row(p, side, row));
-    double scale = side->scale != 0 ? side->scale : p->use == SKL_ATTENTION ? 1 / sqrt((double)D) : 1;
-    for (int64_t j = 0; j < n; j++) {
-        int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
-        double x = 0;
-        for (int64_t d = 0; d < D; d++) x += element(&side->a, a + d) * element(&side->b, bj + d);
-        if (side->bias.data)
-            x += element(&side->bias, (lo + j) * side->bias.stride[0]);
-        double y = scale * x;
-        if (side->softcap > 0) {
-            double c = side->softcap;
-            z[j] = c * tanh(y / c) / p->temperature;
-            slope[j] = scale / (cosh(y / c) * cosh(y / c)) / p->temperature; /* 1 - tanh^2 = 1 / cosh^2 */
-        } else {
-            z[j] = y / p->temperature;
-            slope[j] = scale / p->temperature;
-        }
-    }
-}
-
-/* -inf when there is no column with mass. */
-static double log_sum_exp(int64_t n, const double *z)
-{
-    double m = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        if (isnan(z[j]))
-            return z[j];
-        if (z[j] > m)
-            m = z[j];
-    }
-    if (m == -INFINITY)
-        return m;
-    for (int64_t j = 0; j < n; j++) sum += exp(z[j] - m);
-    return m + log(sum);
-}
-
 static void distribution_of_row(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo,
                                 int64_t n, struct distribution *of)
 {
-    logits(p, side, row, lo, n, of->logp, of->slope);
-    of->lse = log_sum_exp(n, of->logp);
+    int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
+    kit_logits(p, side, a, matrix_offset(p, side, matrix_of_row(p, side, row)), lo, n, of->logp, of->slope);
+    of->lse = kit_log_sum_exp(n, of->logp);
     for (int64_t j = 0; j < n; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
+}
+
+/* The teacher as a mixture of heads: log t of every column, which is divided by its sum unless it is to stay as it is. It has no
+ * gradient. Returns the largest |LSE| of the heads. */
+static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, struct distribution *of)
+{
+    double largest = kit_log_target(p, row, lo, n, of->logp, of->slope);
+    of->lse = kit_log_sum_exp(n, of->logp);
+    for (int64_t j = 0; j < n; j++) {
+        of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
+        of->dz[j] = of->slope[j] = 0;
+    }
+    return largest;
+}
+
+/* sum t (log t - log q) of a target t = e^lse p that does not sum to 1: the student's dz is g (q sum t - t). */
+static double raw_kl(int64_t n, double g, struct distribution *P, struct distribution *Q)
+{
+    double sum = 0, total = exp(P->lse);
+    for (int64_t j = 0; j < n; j++) {
+        double t = exp(P->logp[j] + P->lse);
+        if (t != 0)
+            sum += t * (P->logp[j] + P->lse - Q->logp[j]);
+        P->dz[j] = 0, Q->dz[j] = g * (exp(Q->logp[j]) * total - t);
+    }
+    return sum;
 }
 
 /* KL(P || Q) and g times its gradients. A column where P has no mass contributes 0, whatever Q is. */
@@ -326,7 +274,7 @@ static double divergence(const struct skl_problem *p, int64_t n, double g, struc
                          struct distribution *Q, double *kl_t, double *kl_s)
 {
     switch (p->divergence) {
-    case SKL_FORWARD_KL: return kl(n, g, P, Q);
+    case SKL_FORWARD_KL: return p->raw_t ? raw_kl(n, g, P, Q) : kl(n, g, P, Q);
     case SKL_REVERSE_KL: return kl(n, g, Q, P);
     case SKL_SKEW_FORWARD_KL: return sum_of_terms(n, g, p, skew_term, P, Q, kl_t, kl_s);
     case SKL_SKEW_REVERSE_KL: return sum_of_terms(n, g, p, skew_term, Q, P, kl_s, kl_t);
@@ -349,7 +297,7 @@ static void side_gradients(const struct skl_problem *p, const struct skl_side *s
         int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
         if (grad_x)
             grad_x[lo + j] = dx;
-        for (int64_t d = 0; grad_a && d < width(side); d++) grad_a[d] += dx * element(&side->b, bj + d);
+        for (int64_t d = 0; grad_a && d < width(side); d++) grad_a[d] += dx * kit_element(&side->b, bj + d);
     }
 }
 
@@ -376,7 +324,11 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
         return -1;
     struct distribution P = {scratch, scratch + n, scratch + 2 * n, 0};
     struct distribution Q = {scratch + 3 * n, scratch + 4 * n, scratch + 5 * n, 0};
-    distribution_of_row(p, &p->t, row, lo, n, &P);
+    out->head_lse = 0;
+    if (kit_mixes_heads(p))
+        out->head_lse = mixture_of_row(p, row, lo, n, &P);
+    else
+        distribution_of_row(p, &p->t, row, lo, n, &P);
     distribution_of_row(p, &p->s, row, lo, n, &Q);
     out->lse_t = P.lse, out->lse_s = Q.lse;
 
@@ -401,11 +353,12 @@ static void accumulate(const struct skl_problem *p, const struct skl_side *side,
                        const struct skl_reference_grads *into)
 {
     int64_t D = width(side), columns = skl_reference_columns(p), lo, hi;
-    int64_t a = row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
+    int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
     int64_t first = matrix_of_row(p, side, row) * height(side);
     skl_reference_range(p, row, &lo, &hi);
     for (int64_t j = lo > 0 ? lo : 0; j < hi && j < columns; j++) {
-        for (int64_t d = 0; into->b && d < D; d++) into->b[(first + j) * D + d] += grad_x[j] * element(&side->a, a + d);
+        for (int64_t d = 0; into->b && d < D; d++)
+            into->b[(first + j) * D + d] += grad_x[j] * kit_element(&side->a, a + d);
         if (into->bias)
             into->bias[j] += grad_x[j];
     }

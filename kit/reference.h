@@ -30,6 +30,7 @@ struct skl_reference_row {
     double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */
     double *grad_x_s, *grad_x_t; /* [columns]: with respect to x = <a, b> + bias */
     double *log_q, *log_p;       /* [columns]: log-probabilities, -inf where there is no mass */
+    double head_lse;             /* the largest |LSE| of a mixture's heads; 0 if the teacher is one head */
 };
 
 /* Gradients for the upstream gradient g. Returns 0, or -1 when out of memory. */

@@ -20,6 +20,11 @@ size_t kit_least_limit(const struct skl_problem *p, enum skl_call call, const st
     return taken;
 }
 
+int kit_in_slices(const struct kit_case *c)
+{
+    return !c->raw && (c->lses || c->mix <= 1);
+}
+
 int kit_succeeds(struct kit_outcome *outcome, enum skl_status status)
 {
     if (outcome->status == SKL_OK)

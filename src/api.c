@@ -23,10 +23,11 @@ static enum skl_status run_work(enum skl_call call, struct skl_work *work, int s
     }
     struct skl_run run = {
         .work = work, .caller_mode = caller_mode, .partial = partial, .second_sweep_only = second_sweep_only};
-    enum skl_status status = skl_make_plan(call, work, &run.plan);
+    size_t bytes;
+    enum skl_status status = skl_plan_call(call, work, &run.plan, &bytes);
     if (status)
         return status;
-    return skl_nothing_to_do(work) ? skl_run_nothing(&run) : skl_run(&run);
+    return skl_nothing_to_do(work) ? skl_run_nothing(&run) : skl_run_call(&run);
 }
 
 static enum skl_status run_call(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
@@ -82,10 +83,7 @@ static enum skl_status workspace_size(enum skl_call call, const struct skl_probl
         skl_leave_float_mode(caller_mode);
         return skl_cuda_workspace(call, &work, bytes);
     }
-    status = skl_make_plan(call, &work, &plan);
-    if (!status)
-        *bytes = plan.bytes;
-    return status;
+    return skl_plan_call(call, &work, &plan, bytes);
 }
 
 enum skl_status skl_workspace_size(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,

@@ -106,8 +106,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)
         return bad("any_order", p->any_order, "it must be 0 or 1");
-    if (p->reserved)
-        return bad("problem.reserved", p->reserved, "it must be 0");
+    if (p->reserved || p->reserved_t)
+        return bad("problem.reserved", p->reserved ? p->reserved : p->reserved_t, "it must be 0");
     return SKL_OK;
 }
 
@@ -145,7 +145,7 @@ static const char *lacking(const struct skl_problem *p, int i)
     return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
 
-enum { INPUTS = 11, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { INPUTS = 13, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -156,12 +156,13 @@ static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 {
     static const struct skl_tensor not_given;
     const struct named all[INPUTS] = {
-        {"s.a", &p->s.a},          {"s.b", &p->s.b},
-        {"t.a", &p->t.a},          {"t.b", &p->t.b},
-        {"s.bias", &p->s.bias},    {"t.bias", &p->t.bias},
-        {"begin", &p->begin},      {"end", &p->end},
-        {"weight", &p->weight},    {"labels.ids", p->labels ? &p->labels->ids : &not_given},
-        {"mass_ids", &p->mass_ids}};
+        {"s.a", &p->s.a},           {"s.b", &p->s.b},
+        {"t.a", &p->t.a},           {"t.b", &p->t.b},
+        {"s.bias", &p->s.bias},     {"t.bias", &p->t.bias},
+        {"begin", &p->begin},       {"end", &p->end},
+        {"weight", &p->weight},     {"labels.ids", p->labels ? &p->labels->ids : &not_given},
+        {"mass_ids", &p->mass_ids}, {"lse_t", &p->lse_t},
+        {"head_map", &p->head_map}};
     memcpy(to, all, sizeof all);
     return INPUTS;
 }
@@ -315,9 +316,11 @@ static enum skl_status check_teacher(const struct skl_problem *p)
         return SKL_OK;
     }
     TRY(check_operands(p, &p->t, &teacher_names));
-    int lead = p->s.a.ndim - 1;
+    int lead = p->s.a.ndim - 1, mixed = skl_mixes_heads(p);
     int64_t like_s[4] = {-1, -1, -1, -1};
-    for (int i = 0; i < lead; i++) like_s[i] = p->s.a.shape[i];
+    for (int i = 0; i < lead; i++) like_s[i] = mixed && i == 1 ? -1 : p->s.a.shape[i];
+    if (mixed)
+        TRY(skl_check_mixture(p));
     struct skl_rule same_rows = {"t.a", p->s.a.ndim, SKL_FLOATS, like_s, 1, 0};
     return skl_check_tensor(&p->t.a, &same_rows);
 }
@@ -579,6 +582,8 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         TRY(skl_adopt_outputs("saved", saved, &s));
         TRY(take_saved(&p, &s, w));
     }
+    if (skl_mixes_heads(&p))
+        TRY(skl_check_mixture_outputs(w, partial ? NULL : &o, partial || state));
     TRY(check_doubles("state", state));
     TRY(check_overlap(&p, saved ? &s : NULL, partial ? NULL : &o, state, w->rows));
     if (call == SKL_CALL_BACKWARD)

@@ -145,6 +145,18 @@ SKL_INLINE struct skl_row_result skl_finish_row(int form, const double param[2],
     return r;
 }
 
+/* A target t that is P times its sum S, and not divided by it: sum t (log t - log q) = S (KL(P || Q) + log S), whose gradient
+ * is S times that of the KL. */
+SKL_INLINE double skl_sum_of_target(const struct skl_row_result *r)
+{
+    return exp(r->lse[0]);
+}
+
+SKL_INLINE double skl_raw_loss(const struct skl_row_result *r)
+{
+    return r->lse[0] == -HUGE_VAL ? 0 : skl_sum_of_target(r) * (r->loss + r->lse[0]);
+}
+
 /* ----------------------------------------------------------------------------------------------- reduction --- */
 
 /* The value from the weighted sum of the losses. A mean is 0 when no row has a weight other than 0. */

@@ -45,7 +45,7 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
 {
     int attention = p->use == SKL_ATTENTION;
     if (!s->a.data) { /* an absent teacher has vectors of no entries */
-        *w = (struct skl_work_side){.group = 1, .unit = 1, .sign = 1};
+        *w = (struct skl_work_side){.group = 1, .members = 1, .unit = 1, .sign = 1};
         return;
     }
     w->a = operand(&s->a);
@@ -64,6 +64,23 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->inner = capped ? scale / s->softcap : 0;
     w->unit = capped ? 1 / p->temperature : fabs(w->chain);
     w->sign = !capped && scale < 0 ? -1 : 1;
+    w->members = 1;
+}
+
+/* The teacher's heads. Of a single head that is divided by its sum nothing but its place is new. */
+static void fill_mixture(const struct skl_problem *p, struct skl_work *w)
+{
+    struct skl_work_side *t = &w->side[!w->student];
+    const struct skl_tensor *map = &p->head_map;
+    t->members = p->mix_t > 0 ? p->mix_t : map->data && map->ndim == 2 ? map->shape[1] : 1;
+    if (map->data)
+        t->map = map->data, t->map_stride[0] = map->stride[0], t->map_stride[1] = map->ndim == 2 ? map->stride[1] : 0;
+    w->raw = p->raw_t;
+    if (t->members == 1 && !p->raw_t)
+        return;
+    t->scorer = SKL_MIXTURE;
+    t->head_lse = rows_view(&p->lse_t);
+    t->head_unit = t->unit, t->unit = SKL_LN2;
 }
 
 static void fill_labels(const struct skl_problem *p, struct skl_work *w)
@@ -146,6 +163,7 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     w->mean = p->reduction == SKL_MEAN;
     fill_side(p, &p->s, &w->side[w->student]);
     fill_side(p, &p->t, &w->side[!w->student]);
+    fill_mixture(p, w);
     w->isa = (enum skl_isa)p->isa;
     w->threads = p->threads ? p->threads : skl_max_threads();
     w->limit_is_default = p->workspace_limit == 0;

@@ -34,12 +34,28 @@ struct skl_vector_view {
     int64_t stride;
 };
 
+/* How a side's scores are made of inner products. */
+enum skl_scorer {
+    SKL_INNER,  /* x = <a, b> + bias, or its softcap */
+    SKL_MIXTURE /* x = log2 of the mean of the softmaxes of several heads; no gradient */
+};
+
 struct skl_work_side {
+    enum skl_scorer scorer;
     struct skl_operand a, b, grad_a, grad_b;
     struct skl_vector_view bias, grad_bias;
     int64_t dim;
     int64_t b_batch, b_heads, b_rows; /* b_rows counts padding */
-    int64_t group;                    /* query heads that share one head of b */
+    int64_t group;                    /* heads of a that share one head of b */
+    /* Row head h meets 'members' heads of a: map[h][k] or h members + k. A scorer of one head takes k = member. */
+    int64_t members, member;
+    const int32_t *map;
+    int64_t map_stride[2];
+    /* Of a mixture: log-denominators of the heads as they were given, [batch][head of a][row], or else found by a sweep of
+     * their own, m and l [member][row number]; and unit of a head's scores, that of x being log 2. */
+    struct skl_rows head_lse;
+    float *head_m, *head_l;
+    double head_unit;
     /* The score x = sign (<a, b> + bias), or with a softcap x = softcap tanh(inner (<a, b> + bias)), makes the logit
      * z = unit x. unit is positive, so that the largest score is the largest logit. */
     double sign, softcap, inner, unit;
@@ -76,6 +92,7 @@ struct skl_work {
     enum skl_form form;      /* of the divergence */
     double param[2];         /* its number of P and Q */
     int student;             /* which side the student is: P for reverse KL, Q otherwise */
+    int raw;                 /* P is not divided by its sum S: loss = S (KL + log S), dz = g S (q - p) */
     int grads;               /* bit 0: some gradient of P is wanted; bit 1: of Q */
     int64_t batch, heads, n; /* rows are (b, h, i) with i < n */
     int64_t rows, columns;
@@ -132,6 +149,30 @@ static inline void skl_row_index(const struct skl_work *w, int64_t row, int64_t 
 static inline void *skl_row_at(const struct skl_rows *r, const int64_t at[3])
 {
     return r->data + 4 * (at[0] * r->stride[0] + at[1] * r->stride[1] + at[2] * r->stride[2]);
+}
+
+/* The head of a that is the k-th of row head h. */
+static inline int64_t skl_head_of(const struct skl_work_side *s, int64_t h, int64_t k)
+{
+    return s->map ? s->map[h * s->map_stride[0] + k * s->map_stride[1]] : h * s->members + k;
+}
+
+/* Heads whose products a score is made of: one, or all that the side sums up. */
+static inline int64_t skl_packs(const struct skl_work_side *s)
+{
+    return s->scorer == SKL_INNER ? 1 : s->members;
+}
+
+/* Multiply-adds that a score takes. */
+static inline int64_t skl_entries(const struct skl_work_side *s)
+{
+    return s->dim * skl_packs(s);
+}
+
+/* Do the heads of the mixture's LSEs have to be found? */
+static inline int skl_wants_head_lses(const struct skl_work_side *s)
+{
+    return s->scorer == SKL_MIXTURE && !s->head_lse.data;
 }
 
 static inline void *skl_operand_at(const struct skl_operand *o, int64_t b, int64_t h, int64_t i)
@@ -201,6 +242,11 @@ void skl_fill_saved(const struct skl_outputs *saved, struct skl_work *w);
 /* Fills the work, or says what is wrong with the arguments. 'state' is where skl_partial writes or skl_finish reads. */
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
                           const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w);
+
+/* check_mixture.c: is the teacher more than one head for each of the student's? Then its rules. */
+int skl_mixes_heads(const struct skl_problem *p);
+enum skl_status skl_check_mixture(const struct skl_problem *p);
+enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
 
 /* A row's state in the order P, Q; struct skl_state names the same numbers by student and teacher. */
 struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *row);

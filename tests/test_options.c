@@ -195,7 +195,7 @@ static void expect_dense(struct kit_fixture *f, enum kit_way way)
 static void list_nan(struct kit_fixture *f)
 {
     struct skl_outputs out = kit_outputs(f, 1, KIT_GRAD_ALL);
-    struct skl_tensor *weight = &f->in[KIT_INPUTS - 1].t;
+    struct skl_tensor *weight = &f->in[KIT_INPUT_WEIGHT].t;
     double was = kit_get(weight, 3);
     kit_set(weight, 3, NAN);
     CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);

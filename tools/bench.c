@@ -105,6 +105,9 @@ static struct kit_case small_copy(const struct kit_case *big)
     int64_t group = c.heads / c.key_heads[S];
     c.key_heads[S] = c.key_heads[T] = at_most(c.key_heads[S], 2);
     c.heads = c.key_heads[S] * at_most(group, 4);
+    c.mix = at_most(c.mix, 5);
+    if (c.mix || c.lses)
+        c.key_heads[T] = kit_teacher_heads(&c);
     c.rows = at_most(c.rows, 37), c.cols = at_most(c.cols, 777);
     c.dim[S] = at_most(c.dim[S], 96), c.dim[T] = at_most(c.dim[T], 96);
     c.skip_below = 0, c.spread = fmin(c.spread, BOUNDED_SPREAD);
@@ -238,6 +241,10 @@ static void fill_usual(struct kit_case *c)
     int linear = c->use == SKL_LINEAR;
     c->heads = c->heads ? c->heads : linear ? 1 : 4;
     c->key_heads[S] = c->key_heads[T] = c->key_heads[S] ? c->key_heads[S] : c->heads;
+    if (c->mix || c->lses) { /* mixed heads have no gradient */
+        c->key_heads[T] = kit_teacher_heads(c);
+        c->grads &= KIT_GRAD_STUDENT;
+    }
     c->rows = c->rows ? c->rows : linear ? 256 : 4096;
     c->cols = c->cols ? c->cols : linear ? 32000 : 4096;
     c->dim[S] = c->dim[S] ? c->dim[S] : linear ? 2048 : 128;
@@ -289,6 +296,8 @@ int command_bench(int argc, char **argv)
         {"causal", OPTION_FLAG, &c->causal, 0, 0, NULL, "row i sees columns up to i + cols - rows", C},
         {"window-left", OPTION_INT, &c->left, -1, most, NULL, "columns left of the diagonal; -1: no limit", C},
         {"window-right", OPTION_INT, &c->right, -1, most, NULL, "columns right of it; -1: no limit", C},
+        {"mix", OPTION_INT, &c->mix, 0, 4096, NULL, "attention: teacher heads for each of the student's; 0: one", C},
+        {"lses", OPTION_FLAG, &c->lses, 0, 0, NULL, "with their LSEs given", C},
         {"spread", OPTION_REAL, &c->spread, 0, 1e4, NULL, "standard deviation of the logits: how peaked", C},
         {"skip-below", OPTION_REAL, &c->skip_below, 0, 1, NULL, "leave out gradients of logits below this", C},
         {"device", OPTION_NAME, &bench.device, 0, 0, device_names, "where to run; the reference runs on the CPU", 0},

@@ -56,7 +56,8 @@ void must_call(struct kit_fixture *f, enum skl_call call)
 
 double flops_of(const struct kit_fixture *f, enum skl_call call)
 {
-    double pairs = 0, logits = (double)(f->c.dim[S] + f->c.dim[T]), gradients = 2.0 * (double)f->c.dim[S];
+    int64_t sweeps = f->c.mix > 1 && !f->c.lses ? 2 : 1, heads = f->c.mix > 1 ? f->c.mix * sweeps : 1;
+    double pairs = 0, logits = (double)(f->c.dim[S] + heads * f->c.dim[T]), gradients = 2.0 * (double)f->c.dim[S];
     for (int64_t row = 0; row < skl_reference_rows(&f->p); row++) {
         int64_t lo, hi;
         skl_reference_range(&f->p, row, &lo, &hi);

@@ -87,7 +87,9 @@ static void check_one(struct checker *checker, const struct kit_case *c, int dev
         int wanted = device == SKL_CUDA ? unit == ON_CUDA
                                         : unit < ISAS && skl_isa_available((enum skl_isa)unit) &&
                                               (only_isa == SKL_ISA_BEST || only_isa == unit);
-        for (int way = 0; wanted && way < KIT_WAYS; way++) check_way(checker, &f, unit, (enum kit_way)way);
+        for (int way = 0; wanted && way < KIT_WAYS; way++)
+            if (way != KIT_SLICES || kit_in_slices(c))
+                check_way(checker, &f, unit, (enum kit_way)way);
     }
     kit_destroy(&f);
 }
@@ -149,8 +151,12 @@ int command_check(int argc, char **argv)
     progress_catch_interrupt();
     for (int k = 0; k < all; k++) {
         struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
-        struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r) : kit_random_case(&r);
-        kit_set_divergence(&c, k % KIT_DIVERGENCE_COUNT);
+        int mixed = device == SKL_CPU && k % KIT_DIVERGENCE_COUNT == SKL_FORWARD_KL && kit_chance(&r, 2);
+        struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r)
+                            : mixed            ? kit_random_mixture(&r)
+                                               : kit_random_case(&r);
+        if (!mixed)
+            kit_set_divergence(&c, k % KIT_DIVERGENCE_COUNT);
         c.threads = threads ? (int)threads : (int)kit_between(&r, 1, 3);
         /* Small enough that p and q may well differ everywhere; where they do not, the case is left out. */
         kit_shrink(&c, c.divergence == SKL_TOTAL_VARIATION ? 2e4 : quick ? 2e5 : 8e5);

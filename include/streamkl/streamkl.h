@@ -223,6 +223,22 @@ struct skl_problem {
     /* Optional, i32 or i64, shaped as a: for each row the columns whose mass out.mass_s and mass_t tell. -1: an empty slot; a
      * column that is named twice counts twice, one that the row does not see has no mass. */
     struct skl_tensor mass_ids;
+
+    /* Attention, on the CPU: the teacher as a mixture of its heads, without a gradient. t.a has Ht heads, t.b some number
+     * that divides Ht; student head h is compared with the mean of the softmaxes of the teacher's heads
+     *     h mix_t .. h mix_t + mix_t - 1 (Ht = H mix_t),    or head_map[h][0 .. mix_t-1].
+     * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a mixture
+     * that f32 may not hold; with partial rows only if lse_t is given. */
+    int64_t mix_t;
+    struct skl_tensor head_map; /* optional i32 [H] or [H, mix_t] (mix_t may then be 0): heads of t.a */
+    /* Optional f32 [B, Ht, N]: log-denominators of the teacher's heads, of whatever they were summed over (more keys, a sink).
+     * The target is t = mean of e^{z - lse}, and the heads are gone through once instead of twice. -inf: t = 0.
+     * Of a single head that is divided by its sum it cancels, and is not read. */
+    struct skl_tensor lse_t;
+    /* 0: t is divided by its sum over the row. 1: it stays as it is, loss = sum_j t (log t - log q) and
+     * dz_s = g (q sum t - t); SKL_FORWARD_KL and lse_t only. */
+    int32_t raw_t;
+    int32_t reserved_t; /* 0 */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

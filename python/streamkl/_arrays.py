@@ -21,7 +21,16 @@ class Call:
     """The arrays of one call. operands: by name, in the order of _c.OPERANDS."""
 
     def __init__(
-        self, use: int, operands: Dict[str, Any], weight=None, begin=None, end=None, labels=None, mass_ids=None
+        self,
+        use: int,
+        operands: Dict[str, Any],
+        weight=None,
+        begin=None,
+        end=None,
+        labels=None,
+        mass_ids=None,
+        lse_t=None,
+        head_map=None,
     ) -> None:
         arrays: List[Any] = [
             None if array is None and labels is not None else _operand(name, array) for name, array in operands.items()
@@ -41,7 +50,10 @@ class Call:
         ]
         self.weight = more[0]
         self.labels = None if labels is None else self._labels(np.asarray(labels))
-        self.arrays = [*arrays, *more, self.labels, None if mass_ids is None else self._mass_ids(np.asarray(mass_ids))]
+        mass_ids = None if mass_ids is None else self._mass_ids(np.asarray(mass_ids))
+        lse_t = None if lse_t is None else _weight("lse_t", np.asarray(lse_t))
+        head_map = None if head_map is None else _heads("head_map", np.asarray(head_map))
+        self.arrays = [*arrays, *more, self.labels, mass_ids, lse_t, head_map]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -120,6 +132,11 @@ def _weight(name: str, array: Array) -> Array:
     if array.dtype.kind not in "iufb":
         raise bad(f"{name}.dtype", str(array.dtype), "it must hold numbers or a bool mask", TypeError)
     return array.astype(np.float32, copy=False)
+
+
+def _heads(name: str, array: Array) -> Array:
+    _check_integers(name, array)
+    return np.clip(array.astype(np.int64), -1, 2**31 - 1).astype(np.int32)
 
 
 def _bound(name: str, array: Array) -> Array:

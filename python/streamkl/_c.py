@@ -56,7 +56,8 @@ PROBLEM = Layout(
     "begin:T end:T weight:T "
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
-    "skew:d alpha:d labels_at:P num_items:d mass_ids:T"
+    "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
+    "mix_t:q head_map:T lse_t:T raw_t:i reserved_t:i"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -75,7 +76,7 @@ OUTPUTS = Layout(
 
 # The tensors of both, in the order in which they go through this package.
 OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
-INPUTS = (*OPERANDS, "weight", "begin", "end", "labels", "mass_ids")
+INPUTS = (*OPERANDS, "weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map")
 LABELS_AT = INPUTS.index("labels")
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
 INTEGER_ROWS = ("top1_s", "top1_t")

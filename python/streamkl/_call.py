@@ -58,6 +58,7 @@ _CALL = (
     "workspace_bytes",
     "reserved",
     "labels_at",
+    "reserved_t",
 )
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
 _in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
@@ -85,7 +86,7 @@ def _problem(
         packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
         kept = ctypes.create_string_buffer(packed, len(packed))
         at = ctypes.addressof(kept)
-    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0, at)
+    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0, at, 0)
     problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
     if labels is None:
         return problem
@@ -187,9 +188,8 @@ def finish(
         for lead in (shape, columns)
         for width in widths
     )
-    problem = _problem(
-        (a_s, b_s, None, a_t, b_t, None, weight, *[None] * (len(_c.INPUTS) - 7)), options, 1, None, stream
-    )
+    inputs = dict(a_s=a_s, b_s=b_s, a_t=a_t, b_t=b_t, weight=weight)
+    problem = _problem([inputs.get(name) for name in _c.INPUTS], options, 1, None, stream)
     status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
     if status != _c.OK:
         raise error_of(status, options[USE])

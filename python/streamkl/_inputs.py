@@ -26,7 +26,7 @@ def spread(*tensors: Any) -> bool:
     return any(type(t) not in _PLAIN and type(t).__name__ == "DTensor" for t in tensors)
 
 
-def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
+def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None) -> Inputs:
     for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
         _check(name, t)
     _refuse_tangents(q_s, k_s, q_t, k_t)
@@ -34,7 +34,41 @@ def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end) -> Inputs:
     weight = None if weight is None else _weight(weight, rows, True)
     begin = None if begin is None else _bound("begin", begin, rows)
     end = None if end is None else _bound("end", end, rows)
-    return q_s, k_s, None, q_t, k_t, None, weight, begin, end, None, None
+    lse_t = None if lse_t is None else _lse(lse_t)
+    head_map = None if head_map is None else _head_map(head_map)
+    return _in_order(
+        a_s=q_s, b_s=k_s, a_t=q_t, b_t=k_t, weight=weight, begin=begin, end=end, lse_t=lse_t, head_map=head_map
+    )
+
+
+def _in_order(**given: Any) -> Inputs:
+    return tuple(given.get(name) for name in _c.INPUTS)
+
+
+def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
+    """Of a teacher of mixed heads, which gets none."""
+    for name, t in (("q_t", q_t), ("k_t", k_t)):
+        if torch.is_grad_enabled() and t.requires_grad:
+            raise bad(f"{name}.requires_grad", True, "a teacher of mixed heads or given LSEs gets no gradient: detach() it")
+
+
+def _lse(t: Any) -> Tensor:
+    """lse_t as f32; C knows its shape."""
+    _check_tensor("lse_t", t)
+    if not t.is_floating_point():
+        raise bad("lse_t.dtype", t.dtype, "it must hold numbers", TypeError)
+    if t.requires_grad:
+        raise bad("lse_t.requires_grad", True, "it gets no gradient: detach() it")
+    _refuse_tangents(t)
+    return t.to(torch.float32)
+
+
+def _head_map(t: Any) -> Tensor:
+    t = torch.as_tensor(t)
+    _check_tensor("head_map", t)
+    if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
+        raise bad("head_map.dtype", t.dtype, "it must hold integers, numbers of heads", TypeError)
+    return t.to(torch.int64).clamp(-1, 2**31 - 1).to(torch.int32)
 
 
 def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Inputs:
@@ -59,7 +93,8 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_
         x_s, x_t = (None if t is None else t.reshape(-1, t.shape[-1]) for t in (x_s, x_t))
         weight, labels = (None if t is None else t.reshape(-1) for t in (weight, labels))
         mass_ids = None if mass_ids is None else mass_ids.reshape(-1, mass_ids.shape[-1])
-    return x_s, w_s, bias_s, x_t, w_t, bias_t, weight, None, None, labels, mass_ids
+    operands = dict(a_s=x_s, b_s=w_s, bias_s=bias_s, a_t=x_t, b_t=w_t, bias_t=bias_t)
+    return _in_order(**operands, weight=weight, labels=labels, mass_ids=mass_ids)
 
 
 def gradients_wanted(operands: Sequence[Optional[Tensor]]) -> Tuple[int, int]:

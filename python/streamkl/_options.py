@@ -154,6 +154,20 @@ def _window(name: str, value: Any) -> Tuple[int, int]:
     return left, right
 
 
+def _heads(name: str, value: object) -> int:
+    if value is None:
+        return 0
+    number = _whole(name, value, "it must be a number of heads (None: one)")
+    if not 1 <= number < 2**31:
+        raise bad(name, value, "it must be at least 1")
+    return number
+
+
+def _unless(name: str, value: object) -> Tuple[bool]:
+    """For a field of C that says the contrary."""
+    return (not _flag(name, value),)
+
+
 def _flag(name: str, value: object) -> bool:
     if value is True or value is False:
         return value
@@ -233,6 +247,8 @@ class _Options(TypedDict, total=False):
 class AttentionOptions(_Options, total=False):
     causal: Annotated[bool, Option(False, "bool", _flag)]
     window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", _window, ("window_left", "window_right"))]
+    mix_t: Annotated[Optional[int], Option(None, "int", _heads)]
+    normalise_t: Annotated[bool, Option(True, "bool", _unless, ("raw_t",))]
 
 
 class LinearOptions(_Options, total=False):
@@ -369,7 +385,7 @@ _ALIASES = {
 }  # fmt: skip
 # What belongs to a call beside its options, and not to the constructor of a module.
 _OF_CALLS = {
-    _c.ATTENTION: ("weight", "begin", "end", "return_lse"),
+    _c.ATTENTION: ("weight", "begin", "end", "return_lse", "lse_t", "head_map"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows
 from ._details import make_details, refuse_without_labels, wanted_rows
-from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, spread
+from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, refuse_teacher_gradient, spread
 from ._ops import OPERANDS, row_bits
 from ._options import IGNORE_INDEX, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
 
@@ -32,6 +32,8 @@ def attention_kl(
     weight: Optional[Tensor] = None,
     begin: Optional[Tensor] = None,
     end: Optional[Tensor] = None,
+    lse_t: Optional[Tensor] = None,
+    head_map: Union[Tensor, Sequence[Any], None] = None,
     return_lse: bool = False,
     group: Any = None,
     rows: Optional[str] = None,
@@ -50,6 +52,14 @@ def attention_kl(
     begin, end: integers over the queries, shaped as weight: a query sees only keys begin .. end - 1 (padding, packed
         sequences).
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
+    mix_t: g teacher heads for each of the student's: q_t has H g heads, and student head h is compared with the mean of
+        the softmaxes of heads h g .. h g + g - 1. head_map [H] or [H, g] names the teacher's heads instead. The teacher
+        then gets no gradient. On the CPU; not for "reverse" and "alpha_beta". docs/attention.md has a picture.
+    lse_t: [B, heads of q_t, N], log-denominators of the teacher's heads that are known already: of these keys, or of more
+        (a window, a sink, compressed keys). The target is then t = mean of exp(z - lse), and its heads are gone through
+        once instead of twice.
+    normalise_t: divide t by its own sum over the keys. False: the loss is sum t (log t - log s) as it stands ("forward"
+        and lse_t only).
 
     divergence: with t the teacher's and s the student's distribution,
         "forward" KL(t || s), "reverse" KL(s || t),
@@ -78,9 +88,14 @@ def attention_kl(
         from . import distributed
 
         tensors = dict(q_s=q_s, k_s=k_s, q_t=q_t, k_t=k_t, weight=weight, begin=begin, end=end)
+        for name, given in (("lse_t", lse_t), ("head_map", head_map), ("mix_t", options.get("mix_t"))):
+            if given is not None:
+                raise bad(name, type(given).__name__, "a teacher of mixed heads is not spread over processes yet")
         return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
     made = make_options(_c.ATTENTION, options)
-    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end)
+    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
+    if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
+        refuse_teacher_gradient(q_t, k_t)
     loss, told = _divergence(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 

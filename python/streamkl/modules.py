@@ -52,13 +52,14 @@ class AttentionKLLoss(_Loss):
         weight: Optional[Tensor] = None,
         begin: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
+        lse_t: Optional[Tensor] = None,
+        head_map: Optional[Tensor] = None,
         return_lse: bool = False,
         **place: Any,
     ) -> Result:
         _refuse_unknown(_c.ATTENTION, "AttentionKLLoss", place)
-        return attention_kl(
-            q_s, k_s, q_t, k_t, weight=weight, begin=begin, end=end, return_lse=return_lse, **place, **self.options
-        )
+        more = dict(weight=weight, begin=begin, end=end, lse_t=lse_t, head_map=head_map, return_lse=return_lse)
+        return attention_kl(q_s, k_s, q_t, k_t, **more, **place, **self.options)
 
 
 class LinearKLLoss(_Loss):

@@ -47,9 +47,9 @@ __all__ = [
 ]
 
 
-def _attention(q_s, k_s, q_t, k_t, weight, begin, end) -> Call:
+def _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None) -> Call:
     operands = {"q_s": q_s, "k_s": k_s, "bias_s": None, "q_t": q_t, "k_t": k_t, "bias_t": None}
-    return Call(_c.ATTENTION, operands, weight, begin, end)
+    return Call(_c.ATTENTION, operands, weight, begin, end, lse_t=lse_t, head_map=head_map)
 
 
 def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Call:
@@ -67,6 +67,8 @@ def attention_kl(
     weight: Optional[Array] = None,
     begin: Optional[Array] = None,
     end: Optional[Array] = None,
+    lse_t: Optional[Array] = None,
+    head_map: Optional[Array] = None,
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[AttentionOptions],
@@ -76,7 +78,8 @@ def attention_kl(
     grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient})
         with the gradients, float32, of the sum of the returned loss.
     """
-    return _divergence(_attention(q_s, k_s, q_t, k_t, weight, begin, end), _c.ATTENTION, options, return_lse, grads)
+    call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
+    return _divergence(call, _c.ATTENTION, options, return_lse, grads)
 
 
 @show_options(_c.LINEAR)

@@ -59,17 +59,19 @@ static void refill(struct skl_run *run, struct skl_block *block)
     }
 }
 
-void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t *batch, int64_t *head)
+void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member, int64_t *batch,
+                    int64_t *head)
 {
+    const struct skl_work_side *s = &w->side[side];
     *batch = w->attention ? block->batch : 0;
-    *head = w->attention ? block->head / w->side[side].group : 0;
+    *head = w->attention ? skl_head_of(s, block->head, member) / s->group : 0;
 }
 
 /* Batch and head of the block's b as one number; -1: the block has no rows. */
 static int64_t owner_of(const struct skl_work *w, const struct skl_block *block, int side)
 {
     int64_t batch, head;
-    skl_b_of_block(w, block, side, &batch, &head);
+    skl_b_of_block(w, block, side, w->side[side].member, &batch, &head);
     return block->n ? batch * w->side[side].b_heads + head : -1;
 }
 
@@ -89,37 +91,47 @@ int skl_next_wave(struct skl_run *run)
     return more;
 }
 
-/* One row's operand in f32. */
-static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t row, float *line)
+/* One row's operand in f32, of one of the heads that it meets. */
+static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t member, int64_t row, float *line)
 {
     int64_t at[3];
     skl_row_index(run->work, row, at);
-    run->plan.kernels->convert(s->dim, skl_operand_at(&s->a, at[0], at[1], at[2]), s->a.dtype, line);
+    run->plan.kernels->convert(s->dim, skl_operand_at(&s->a, at[0], skl_head_of(s, at[1], member), at[2]), s->a.dtype,
+                               line);
 }
 
 /* The operand itself, not scaled: what scale and temperature do is done to differences of scores, where it costs no
  * digits (and a scaled operand could overflow where its product with b does not). */
+static void pack_rows(const struct skl_worker *w, struct skl_block *block, int side, int panel, int64_t pack)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_work_side *s = &run->work->side[side];
+    const struct skl_products *products = run->plan.products[side];
+    int nr = run->plan.kernels->nr;
+    int64_t member = s->scorer == SKL_INNER ? s->member : pack;
+    float *line = w->scratch.line;
+    char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
+    for (int i = 0; i < nr; i++) {
+        int in_use = panel * nr + i < block->n;
+        if (in_use)
+            load_row(run, s, member, block->row[panel * nr + i], line);
+        else
+            memset(line, 0, (size_t)s->dim * sizeof *line);
+        products->pack_row(s->dim, line, (float)s->sign, i, rows);
+        if (block->pack[side])
+            products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, block->pack[side]);
+    }
+}
+
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel)
 {
     const struct skl_run *run = w->run;
     int nr = run->plan.kernels->nr;
-    float *line = w->scratch.line;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
-        if (!s->dim)
-            continue;
-        const struct skl_products *products = run->plan.products[side];
-        char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
-        for (int i = 0; i < nr; i++) {
-            int in_use = panel * nr + i < block->n;
-            if (in_use)
-                load_row(run, s, block->row[panel * nr + i], line);
-            else
-                memset(line, 0, (size_t)s->dim * sizeof *line);
-            products->pack_row(s->dim, line, (float)s->sign, i, rows);
-            if (block->pack[side])
-                products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, block->pack[side]);
-        }
+        for (int64_t pack = 0; s->dim && pack < skl_packs(s); pack++) pack_rows(w, block, side, panel, pack);
+        if (block->mix[side])
+            skl_set_heads(run, block, side, panel);
         if (block->da[side] && !run->plan.by_tile) {
             int64_t dim = skl_da_entries(run->work, &run->plan, side);
             memset(block->da[side] + panel * nr * dim, 0, (size_t)(nr * dim) * sizeof(float));

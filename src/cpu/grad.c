@@ -121,7 +121,7 @@ float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *bloc
     *stride = block->db[side] ? s->dim : s->grad_b.stride[2];
     if (block->db[side])
         return block->db[side] + column * s->dim;
-    skl_b_of_block(w, block, side, &batch, &head);
+    skl_b_of_block(w, block, side, s->member, &batch, &head);
     return skl_operand_at(&s->grad_b, batch, head, column);
 }
 
@@ -207,7 +207,8 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
     const struct skl_run *run = w->run;
     void *pack = w->scratch.columns[0];
     int masked = skl_ranged(run->work) && masked_tile(run, block, tile), copy = masked || d % run->plan.kernels->mr;
-    struct skl_columns columns = skl_fetch_columns(run, block, side, tile, d0, d, copy, pack);
+    struct skl_columns columns = skl_fetch_columns(run, block, side, run->work->side[side].member, tile, d0, d, copy,
+                                                   pack);
     if (masked)
         run->plan.products[side]->clean(skl_tile_columns(run->work, tile), d, pack);
     return columns;

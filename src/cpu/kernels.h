@@ -62,6 +62,11 @@ struct skl_panel_details {
     float label[SKL_NR_MAX]; /* the label's score; -inf: not seen yet */
 };
 
+/* One head of a mixture, per row of a panel: the head's part of t is share 2^{unit (x - m)}. */
+struct skl_panel_head {
+    float m[SKL_NR_MAX], share[SKL_NR_MAX];
+};
+
 /* What push_kl leaves in the two logit tiles. */
 enum skl_keep {
     SKL_KEEP_NOTHING, /* value only */
@@ -160,6 +165,10 @@ struct skl_kernels {
     void (*tempered)(int n, const float *x, const float *m, float unit1, const float *factor,
                      float *y);                        /* y = factor 2^{unit1 (x - m)} */
     void (*add_tile)(int n, const float *x, float *y); /* y += x */
+
+    /* A mixture of heads: t (+)= share 2^{unit (x - m)}, of nr rows m and share; t = log2 t, -inf where t is 0. */
+    void (*mix)(int n, const float *x, float unit, const float *m, const float *share, int add, float *t);
+    void (*log2)(int n, float *t);
 
     /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,

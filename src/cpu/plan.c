@@ -57,7 +57,11 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
         const struct skl_products *products = plan->products[i];
-        block->panel[i] = take(memory, &at, plan->panels * products->panel_bytes(s->dim));
+        int64_t packs = skl_packs(s);
+        block->panel[i] = take(memory, &at, plan->panels * packs * products->panel_bytes(s->dim));
+        block->mix[i] = s->scorer == SKL_MIXTURE
+                            ? take(memory, &at, (int64_t)sizeof **block->mix * plan->panels * s->members)
+                            : NULL;
         block->pack[i] = s->grad_b.data ? take(memory, &at, products->block_bytes(s->dim, plan->block_rows)) : NULL;
         block->da[i] = s->grad_a.data
                            ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
@@ -104,7 +108,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
 {
     int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
     int64_t columns = most(plan->products[0]->column_bytes, plan->products[1]->column_bytes); /* one may serve both */
-    int one = plan->whole && !(plan->by_tile && plan->recompute);                             /* panel at a time */
+    int one = plan->one_panel && !(plan->by_tile && plan->recompute);                         /* panel at a time */
+    int mixes = w->side[0].scorer == SKL_MIXTURE || w->side[1].scorer == SKL_MIXTURE;
     size_t at = 0;
     scratch->queue = take(memory, &at, sizeof *scratch->queue);
     for (int i = 0; i < 2; i++) {
@@ -117,6 +122,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
+    scratch->of_head = mixes ? take(memory, &at, plan->whole ? tile : tile * plan->panels) : NULL;
     if (plan->by_tile && w->skip_below > 0) {
         int64_t entries = (int64_t)SKL_BK * plan->block_rows / SKL_LISTED;
         lay_lists(memory, &at, SKL_BK, entries, &scratch->by_column);
@@ -145,7 +151,7 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
     size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
-    double products = w->grads ? 4 : 2, dim = (double)(w->side[0].dim + w->side[1].dim) / 2;
+    double products = w->grads ? 4 : 2, dim = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) / 2;
     double worth = products * (double)w->rows * (double)w->columns * dim / THREAD_WORK;
     int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
@@ -317,6 +323,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
         return status;
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
+    plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     plan->by_tile = plan->whole && w.grads;
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     choose_details(call, &w, plan);

@@ -44,6 +44,7 @@ struct skl_plan {
     int64_t kept_tiles;    /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
     int recompute;         /* not all are held: logits are computed anew for the gradient */
     int whole;             /* both operands' dim fits in one column tile */
+    int one_panel;         /* scores are made and used a panel at a time; otherwise for all panels of a tile */
     int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
@@ -54,7 +55,8 @@ struct skl_plan {
 
 /* The buffers of one block. */
 struct skl_block {
-    char *panel[2];                 /* [panels] packs of rows for the logits */
+    char *panel[2];                 /* [panels][members] packs of rows for the logits */
+    struct skl_panel_head *mix[2];  /* [panels][members] of a mixture */
     char *pack[2];                  /* a pack of all rows for db; NULL: no gradient of b is wanted */
     float *da[2];                   /* [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
     float *y[2];                    /* [kept_tiles][panels][SKL_BK][nr] */
@@ -97,6 +99,7 @@ struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
     void *columns[2];        /* a pack of a tile of columns */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
+    float *of_head;          /* the same, of one head of a mixture */
     float *tempered;         /* [SKL_BK][nr]: what labels add to dz at temperature 1 */
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */
     unsigned char *live[2];  /* [panels][SKL_STRIPS_MAX]: by_tile, in place of the block's */

@@ -89,6 +89,8 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
     int at = panel * run->plan.kernels->nr + i;
     block->result[at] = *r;
     double g = at < block->n ? skl_upstream(block->weight[at], w->mean, w->weight_sum) : 0;
+    if (w->raw)
+        g *= skl_sum_of_target(r);
     set_factors(run, &block->factors[panel], i, r, g);
     if (block->labels)
         skl_set_label_factors(run, block, panel, i, g, r);
@@ -109,7 +111,7 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
     struct merged m = merged_panel(run, block, panel);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
-        r.divergence = r.loss;
+        r.divergence = run->work->raw ? skl_raw_loss(&r) : r.loss;
         skl_finish_details(run, block, panel, i, &r);
         r.loss = skl_row_loss(run->work, &r);
         set_row(run, block, panel, i, &r);

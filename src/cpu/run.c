@@ -249,7 +249,7 @@ static double patience(const struct skl_work *w)
 {
     enum { LEAST = 20 };                   /* microseconds; a thread that is awake needs one */
     double products_a_microsecond = 50000; /* of one core, roughly */
-    double dims = (double)(w->side[0].dim + w->side[1].dim) * (w->grads ? 2 : 1);
+    double dims = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) * (w->grads ? 2 : 1);
     double call = (double)w->rows * (double)w->columns * dims / products_a_microsecond;
     return 1e-6 * (call / 4 > LEAST ? call / 4 : LEAST);
 }

@@ -65,7 +65,8 @@ int skl_next_wave(struct skl_run *run);
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel);
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel);
 /* Which matrix of b, among those of all batches and heads, the block's rows see. */
-void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t *batch, int64_t *head);
+void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member, int64_t *batch,
+                    int64_t *head);
 
 static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_block *block)
 {
@@ -88,14 +89,29 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
 
 /* score.c: scores of a tile. */
 int skl_tile_columns(const struct skl_work *w, int64_t tile);
-struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
-                                     int64_t d0, int k, int copy, void *pack);
+struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
+                                     int64_t tile, int64_t d0, int k, int copy, void *pack);
+struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
+                                 int64_t tile, int64_t d0, int part, int parts);
+/* The products of one panel, of the rows in one of its packs. */
+void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
+                     int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y);
 /* What is done with a panel's n columns of finished scores, while they are still in the cache when dim allows. */
 typedef void skl_panel_user(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
                             float *const y[2], int n);
 /* 'use' may be NULL; 'chunk' is handed to it. */
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use);
+
+/* mixture.c: the heads of a side that is a mixture. Their shares for the rows of a panel; scores of a tile for all panels; and
+ * the sweeps that find their LSEs before a call, where these are not given. */
+void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side, int panel);
+void skl_score_mixture(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
+                       int64_t panel_stride);
+/* The plan of a call and the bytes that it takes in all, LSEs and what finds them included. */
+enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *w, struct skl_plan *plan, size_t *bytes);
+/* Runs what run->plan says, after the heads' LSEs. */
+enum skl_status skl_run_call(struct skl_run *run);
 
 /* value.c: columns into states, in the first or the second sweep. */
 void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second);

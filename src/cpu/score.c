@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The scorer of a side whose logits are inner products: scores x = <a, b> + bias of a tile of columns for the panels of
- * a block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c.
+ * a block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c. A side of several heads sums them up in
+ * mixture.c, out of the same products.
  */
 #include "run.h"
 
@@ -13,29 +14,30 @@ int skl_tile_columns(const struct skl_work *w, int64_t tile)
     return left < SKL_BK ? (int)left : SKL_BK;
 }
 
-/* Entry d0 of a column of the b that the block's rows see. */
-static const char *column_at(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
-                             int64_t d0)
+/* Entry d0 of a column of the b that the block's rows see, of those of a member. */
+static const char *column_at(const struct skl_work *w, const struct skl_block *block, int side, int64_t member,
+                             int64_t column, int64_t d0)
 {
     const struct skl_work_side *s = &w->side[side];
     int64_t batch, head;
-    skl_b_of_block(w, block, side, &batch, &head);
+    skl_b_of_block(w, block, side, member, &batch, &head);
     return (const char *)skl_operand_at(&s->b, batch, head, column) + d0 * skl_size_of(s->b.dtype);
 }
 
-struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
-                                     int64_t d0, int k, int copy, void *pack)
+struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
+                                     int64_t tile, int64_t d0, int k, int copy, void *pack)
 {
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
-    return run->plan.products[side]->columns(skl_tile_columns(w, tile), k, column_at(w, block, side, tile * SKL_BK, d0),
-                                             b->dtype, b->stride[2], copy, pack);
+    return run->plan.products[side]->columns(skl_tile_columns(w, tile), k,
+                                             column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
+                                             b->stride[2], copy, pack);
 }
 
 /* What panel 'part' of 'parts' is to prefetch while it works on the present tile: its share of the columns that will be
  * packed next. These are short and far apart, which the hardware does not foresee. */
-static struct skl_soon next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
-                                    int64_t d0, int part, int parts)
+struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
+                                 int64_t tile, int64_t d0, int part, int parts)
 {
     const struct skl_work *w = run->work;
     const struct skl_work_side *s = &w->side[side];
@@ -44,7 +46,7 @@ static struct skl_soon next_columns(const struct skl_run *run, const struct skl_
     if (tile * SKL_BK >= block->last_column || !s->dim)
         return soon;
     int n = skl_tile_columns(w, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
-    soon.at = column_at(w, block, side, tile * SKL_BK + first, d0);
+    soon.at = column_at(w, block, side, member, tile * SKL_BK + first, d0);
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < kc ? left : kc) * size);
@@ -67,8 +69,8 @@ static void start_from_bias(const struct skl_run *run, int side, int64_t tile, i
     }
 }
 
-static void score_panel(const struct skl_run *run, const struct skl_block *block, int side, int panel, int64_t tile,
-                        int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
+void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
+                     int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
 {
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_products *products = run->plan.products[side];
@@ -78,11 +80,11 @@ static void score_panel(const struct skl_run *run, const struct skl_block *block
         start_from_bias(run, side, tile, j0, j1, y);
         add = 1;
     }
-    const char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
+    const char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
     products->logits(j1 - j0, k, columns, j0, rows, d0, soon, add, y + j0 * nr);
 }
 
-/* Softcap, then -inf for what single rows of the panel do not see. */
+/* Softcap, then -inf for what single rows of the panel do not see. Mixtures have had their softcap. */
 static void shape_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int n,
                         float *const y[2])
 {
@@ -91,31 +93,30 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
     for (int side = 0; side < 2; side++) {
         if (!w->side[side].dim)
             continue;
-        if (w->side[side].softcap > 0)
+        if (w->side[side].softcap > 0 && w->side[side].scorer == SKL_INNER)
             run->plan.kernels->softcap(n, y[side], (float)w->side[side].inner, w->side[side].softcap);
         if (masked)
             run->plan.kernels->mask(n, lo, hi, -INFINITY, y[side]);
     }
 }
 
-/* Both sides' scores of a tile for all panels, y[side][panel][SKL_BK][nr]. Where dim does not fit in one column tile
- * the sum over dim goes through memory, a column tile at a time for all panels. */
-static void score_blocks(const struct skl_worker *w, const struct skl_block *block, int64_t tile, float *const y[2],
-                         int64_t panel_stride)
+/* A side's scores of a tile for all panels, y[panel][SKL_BK][nr]. Where dim does not fit in one column tile the sum over dim
+ * goes through memory, a column tile at a time for all panels. */
+static void score_side(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
+                       int64_t panel_stride)
 {
     const struct skl_run *run = w->run;
-    int panels = skl_panels_in_use(run, block);
-    for (int side = 0; side < 2; side++) {
-        int64_t dim = run->work->side[side].dim;
-        int kc = run->plan.products[side]->kc;
-        for (int64_t d0 = 0; d0 < dim; d0 += kc) {
-            int k = dim - d0 < kc ? (int)(dim - d0) : kc, more = dim - d0 > k;
-            struct skl_columns columns = skl_fetch_columns(run, block, side, tile, d0, k, 0, w->scratch.columns[0]);
-            for (int panel = 0; panel < panels; panel++) {
-                struct skl_soon soon = next_columns(run, block, more ? side : !side, more || !side ? tile : tile + 1,
-                                                    more ? d0 + k : 0, panel, panels);
-                score_panel(run, block, side, panel, tile, d0, k, columns, soon, y[side] + panel * panel_stride);
-            }
+    const struct skl_work_side *s = &run->work->side[side], *other = &run->work->side[!side];
+    int panels = skl_panels_in_use(run, block), kc = run->plan.products[side]->kc;
+    for (int64_t d0 = 0; d0 < s->dim; d0 += kc) {
+        int k = s->dim - d0 < kc ? (int)(s->dim - d0) : kc, more = s->dim - d0 > k;
+        struct skl_columns columns = skl_fetch_columns(run, block, side, s->member, tile, d0, k, 0,
+                                                       w->scratch.columns[0]);
+        for (int panel = 0; panel < panels; panel++) {
+            struct skl_soon soon = more ? skl_next_columns(run, block, side, s->member, tile, d0 + k, panel, panels)
+                                        : skl_next_columns(run, block, !side, other->member, side ? tile + 1 : tile, 0,
+                                                           panel, panels);
+            skl_score_panel(run, block, side, 0, panel, tile, d0, k, columns, soon, y + panel * panel_stride);
         }
     }
 }
@@ -125,8 +126,9 @@ static void score_whole(const struct skl_run *run, const struct skl_block *block
 {
     for (int side = 0; side < 2; side++)
         if (run->work->side[side].dim)
-            score_panel(run, block, side, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
-                        next_columns(run, block, side, tile + 1, 0, panel, panels), y[side]);
+            skl_score_panel(
+                run, block, side, 0, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
+                skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, panel, panels), y[side]);
 }
 
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
@@ -135,19 +137,23 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
     const struct skl_run *run = w->run;
     int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block);
     struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
-    for (int side = 0; run->plan.whole && side < 2; side++)
-        if (run->work->side[side].dim)
-            columns[side] = skl_fetch_columns(run, block, side, tile, 0, (int)run->work->side[side].dim, 0,
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &run->work->side[side];
+        if (s->dim && run->plan.one_panel)
+            columns[side] = skl_fetch_columns(run, block, side, s->member, tile, 0, (int)s->dim, 0,
                                               w->scratch.columns[side]);
-    if (!run->plan.whole)
-        score_blocks(w, block, tile, y, panel_stride);
+        else if (s->scorer == SKL_MIXTURE)
+            skl_score_mixture(w, block, side, tile, y[side], panel_stride);
+        else
+            score_side(w, block, side, tile, y[side], panel_stride);
+    }
     for (int panel = 0; panel < panels; panel++) {
         float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
         int j0, j1;
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         if (j0 >= j1)
             continue;
-        if (run->plan.whole)
+        if (run->plan.one_panel)
             score_whole(run, block, panel, panels, tile, columns, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         shape_panel(run, block, panel, tile, j1 - j0, from_j0);

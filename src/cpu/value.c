@@ -13,7 +13,7 @@ static int64_t tile_place(const struct skl_worker *w, const struct skl_block *bl
     int64_t panel = (int64_t)SKL_BK * plan->kernels->nr;
     for (int side = 0; side < 2; side++)
         y[side] = keep ? block->y[side] + tile * plan->panels * panel : w->scratch.y[side];
-    return keep || !plan->whole ? panel : 0;
+    return keep || !plan->one_panel ? panel : 0;
 }
 
 static struct skl_panel_state *state_of(const struct skl_run *run, const struct skl_block *block, int64_t chunk,

@@ -111,6 +111,44 @@ def attention_kl(
     return reduce(divergence_of(*logits, divergence, beta, seen, skew, alpha), weight, reduction)
 
 
+def head_logits(q, k, scale=None, softcap=None):
+    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return cap(q.double() @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale), softcap)
+
+
+def head_target(z, seen, lse=None):
+    """e^{z - lse} of every head [B, Ht, N, M] over the keys that are seen; lse None: of the same keys. A row without keys or
+    with an lse of -inf is 0."""
+    z = z.masked_fill(~seen, -torch.inf)
+    lse = z.logsumexp(-1) if lse is None else lse.double()
+    return (z - lse.masked_fill(lse == -torch.inf, torch.inf)[..., None]).exp()
+
+
+def target_kl(z_s, t, seen, normalise=True):
+    """sum t (log t - log s) of a target t [.., M] and the student's logits, t being divided by its sum or not."""
+    some = seen.any(-1, keepdim=True)
+    s = z_s.masked_fill(~seen & some, -torch.inf).log_softmax(-1)
+    if normalise:
+        t = t / t.sum(-1, keepdim=True).clamp_min(1e-300)
+    return (torch.xlogy(t, t) - torch.where(t > 0, t * s, 0)).sum(-1)
+
+
+def mixed_kl(
+    q_s, k_s, q_t, k_t, *, mix_t=1, head_map=None, lse_t=None, normalise_t=True, scale_s=None, scale_t=None,
+    softcap_s=None, softcap_t=None, weight=None, reduction="mean", **mask,
+):  # fmt: skip
+    h, n, m = q_s.shape[1], q_s.shape[2], k_s.shape[2]
+    if head_map is None:
+        head_map = torch.arange(h * mix_t).reshape(h, mix_t)
+    head_map = torch.as_tensor(head_map).reshape(h, -1)
+    seen = visible_keys(n, m, q_s.shape[:-1], **mask)
+    z_t = head_logits(q_t, k_t, scale_t, softcap_t)
+    lse = None if lse_t is None else lse_t[:, head_map]
+    heads = head_target(z_t[:, head_map], seen[:, :, None], lse)  # [B, H, g, N, M]
+    loss = target_kl(head_logits(q_s, k_s, scale_s, softcap_s), heads.mean(2), seen, normalise_t)
+    return reduce(loss, weight, reduction)
+
+
 def linear_logits(x, w, bias=None, scale=None, softcap=None, temperature=1.0, columns=None):
     z = x.double() @ w.double()[:columns].T
     z = z if bias is None else z + bias.double()[:columns]

@@ -18,7 +18,7 @@ def tensors(n=9, v=30, d=8, dtype=torch.float32):
 def arguments(divergence="forward", dtype=torch.float32):
     x_s, w_s, x_t, w_t = tensors(dtype=dtype)
     options = make_options(_c.LINEAR, dict(divergence=divergence, reduction="sum"))
-    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, None, None, *options]
+    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), *[None] * (_ops.INPUTS - 7), *options]
 
 
 @pytest.mark.parametrize("divergence", reference.DIVERGENCES)

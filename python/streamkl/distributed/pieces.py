@@ -16,6 +16,7 @@ from .._options import FIELDS, Options
 
 ROWS_OPERANDS = (0, 3)  # a_s and a_t in _c.OPERANDS; the others belong to the columns
 WIDE = (1 << OPERANDS) - 1  # every gradient in f32
+_NO_MORE = (None,) * (len(_c.INPUTS) - _c.LABELS_AT)  # labels and what follows them
 
 
 class Run(NamedTuple):
@@ -60,7 +61,7 @@ def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds) -> Li
             continue
         first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
         sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
-        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], weight, first, past, None), here))  # no labels
+        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], weight, first, past, *_NO_MORE), here))
     return pieces
 
 

@@ -14,6 +14,7 @@
 #include "total_variation.h"
 #include "alpha_beta.h"
 #include "details.h"
+#include "mixture.h"
 #include "shape.h"
 
 /* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
@@ -59,6 +60,8 @@ const struct skl_kernels KERNELS = {
     .details = details,
     .tempered = tempered,
     .add_tile = add_tile,
+    .mix = mix,
+    .log2 = log2_tile,
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,

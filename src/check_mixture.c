@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The border, of teachers that are mixtures of heads: what head_map, mix_t, lse_t and raw_t may be, and with what. */
+#include "error.h"
+#include "tensor.h"
+#include "work.h"
+
+#define FAIL(...) return skl_fail(SKL_BAD_ARGUMENT, __VA_ARGS__)
+
+int skl_mixes_heads(const struct skl_problem *p)
+{
+    return p->mix_t || p->head_map.data || p->lse_t.data || p->raw_t;
+}
+
+/* What the teacher cannot be here. */
+static enum skl_status check_use(const struct skl_problem *p)
+{
+    const char *name = p->mix_t ? "mix_t" : p->head_map.data ? "head_map" : p->lse_t.data ? "lse_t" : "raw_t";
+    if (p->use != SKL_ATTENTION)
+        FAIL("cannot use %s in a linear problem: only attention has heads", name);
+    if (p->s.a.device != SKL_CPU)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use %s on CUDA: mixed heads and given LSEs are for the CPU", name);
+    if (p->divergence == SKL_REVERSE_KL || p->divergence == SKL_ALPHA_BETA)
+        FAIL("cannot use %s with divergence = %d (%s): it divides by the mixture, which may be 0 in f32", name,
+             (int)p->divergence, p->divergence == SKL_REVERSE_KL ? "reverse" : "alpha_beta");
+    return SKL_OK;
+}
+
+static enum skl_status check_map(const struct skl_problem *p)
+{
+    const struct skl_tensor *map = &p->head_map;
+    int64_t shape[2] = {p->s.a.shape[1], p->mix_t > 0 ? p->mix_t : -1};
+    if (map->ndim == 1 && p->mix_t > 1)
+        FAIL("cannot use head_map.ndim = 1 with mix_t = %lld: it must be [heads, mix_t]", (long long)p->mix_t);
+    struct skl_rule rule = {"head_map", map->ndim == 1 ? 1 : 2, 1 << SKL_I32, shape, 0, 0};
+    enum skl_status status = skl_check_tensor(map, &rule);
+    if (status)
+        return status;
+    if (map->ndim == 2 && map->shape[1] == 0)
+        FAIL("cannot use head_map.shape[1] = 0: a mixture has at least one head");
+    for (int64_t h = 0; h < map->shape[0]; h++)
+        for (int64_t k = 0; k < (map->ndim == 2 ? map->shape[1] : 1); k++) {
+            int32_t head = ((const int32_t *)map->data)[h * map->stride[0] + (map->ndim == 2 ? k * map->stride[1] : 0)];
+            if (head < 0 || head >= p->t.a.shape[1])
+                FAIL("cannot use head_map[%lld, %lld] = %d: t.a has heads 0 to %lld", (long long)h, (long long)k,
+                     (int)head, (long long)p->t.a.shape[1] - 1);
+        }
+    return SKL_OK;
+}
+
+/* Called when the operands have been looked at, each by itself. */
+enum skl_status skl_check_mixture(const struct skl_problem *p)
+{
+    enum skl_status status = check_use(p);
+    if (status)
+        return status;
+    if (p->mix_t < 0 || p->mix_t > INT32_MAX)
+        FAIL("cannot use mix_t = %lld: it must be 0 (none) or a number of heads", (long long)p->mix_t);
+    if (p->raw_t != 0 && p->raw_t != 1)
+        FAIL("cannot use raw_t = %d: it must be 0 or 1", (int)p->raw_t);
+    if (p->raw_t && !p->lse_t.data)
+        FAIL("cannot use raw_t = 1 without lse_t: a softmax sums to 1 already");
+    if (p->raw_t && p->divergence != SKL_FORWARD_KL)
+        FAIL("cannot use raw_t = 1 with divergence = %d: only forward KL takes a target that does not sum to 1",
+             (int)p->divergence);
+    int64_t heads = p->s.a.shape[1], mixed = p->mix_t > 0 ? p->mix_t : 1;
+    if (p->head_map.data) {
+        status = check_map(p);
+        if (status)
+            return status;
+    } else if (p->t.a.shape[1] != heads * mixed) {
+        FAIL("cannot use t.a.shape[1] = %lld heads: it must be %lld, mix_t = %lld for each of the %lld of s.a",
+             (long long)p->t.a.shape[1], (long long)(heads * mixed), (long long)mixed, (long long)heads);
+    }
+    struct skl_rule lse = {"lse_t", 3, 1 << SKL_F32, p->t.a.shape, 0, 0};
+    return p->lse_t.data ? skl_check_tensor(&p->lse_t, &lse) : SKL_OK;
+}
+
+/* What a call may ask of such a teacher. */
+enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial)
+{
+    if (out && (out->t.a.data || out->t.b.data))
+        FAIL("cannot use %s.data = %p: a teacher of mixed heads or given LSEs gets no gradient",
+             out->t.a.data ? "out.t.a" : "out.t.b", out->t.a.data ? out->t.a.data : out->t.b.data);
+    if (partial && w->raw)
+        FAIL("cannot use raw_t = 1 with partial rows: their states do not know the sum of t");
+    if (partial && skl_wants_head_lses(&w->side[!w->student]))
+        FAIL("cannot use mix_t = %lld with partial rows and no lse_t: the heads' LSEs need all columns",
+             (long long)w->side[!w->student].members);
+    return SKL_OK;
+}

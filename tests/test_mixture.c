@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Teachers that are mixtures of heads, with LSEs found or given: against the reference in double, every way and on every
+ * instruction set; the same bits for any number of threads; exact zeros, NaN, and what the border refuses. */
+#include "cases.h"
+
+static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+
+static void all_ways(const struct kit_case *c)
+{
+    struct kit_fixture f;
+    char text[512];
+    test_build(&f, c);
+    kit_expect(&f);
+    kit_describe(c, text, sizeof text);
+    for (int k = 0; k < COUNT(isas); k++) {
+        if (!skl_isa_available(isas[k]))
+            continue;
+        f.p.isa = isas[k];
+        test_context("%s: %s", skl_isa_name(isas[k]), text);
+        for (int way = 0; way < KIT_WAYS; way++)
+            if (way != KIT_SLICES || kit_in_slices(c))
+                test_run(&f, (enum kit_way)way);
+    }
+    test_destroy(&f);
+    test_context("%s", "");
+}
+
+static struct kit_case mixture(int64_t mix, int lses)
+{
+    struct kit_case c = kit_attention_case(150, 400, 40);
+    c.batch = 2, c.heads = 3, c.mix = mix, c.lses = lses, c.causal = 1, c.key_heads[S] = 1, c.key_heads[T] = mix;
+    c.grads = KIT_GRAD_STUDENT;
+    return c;
+}
+
+/* Everything that the call writes, as bits. */
+static uint64_t bits_of(struct kit_fixture *f)
+{
+    struct skl_outputs out = kit_outputs(f, 1, KIT_GRAD_ALL);
+    uint64_t sum = 0;
+    CHECK_STATUS(skl_value_and_grad(&f->p, &out), SKL_OK);
+    for (int k = 0; k < KIT_RESULTS; k++)
+        for (int64_t i = 0; f->out[k].t.data && i < kit_count(&f->out[k].t); i++) {
+            double x = kit_get(&f->out[k].t, i);
+            uint64_t bits;
+            memcpy(&bits, &x, sizeof bits);
+            sum = (sum ^ bits) * UINT64_C(0x100000001b3);
+        }
+    return sum;
+}
+
+static void threads(void)
+{
+    for (int lses = 0; lses < 2; lses++) {
+        struct kit_case c = mixture(5, lses);
+        struct kit_fixture f;
+        test_build(&f, &c);
+        f.p.threads = 1;
+        uint64_t one = bits_of(&f);
+        for (int n = 2; n <= 5; n += 3) {
+            f.p.threads = n;
+            CHECK(bits_of(&f) == one, "%d threads give other bits, lses %d", n, lses);
+        }
+        kit_destroy(&f);
+    }
+}
+
+/* A single head by a map is plain attention: equal operands give exact zeros. */
+static void zeros(void)
+{
+    struct kit_case c = mixture(0, 1);
+    struct kit_fixture f;
+    int32_t map[3] = {0, 1, 2};
+    c.key_heads[T] = 1;
+    test_build(&f, &c);
+    f.p.t.a = f.p.s.a, f.p.t.b = f.p.s.b;
+    f.p.head_map = skl_vector(SKL_I32, map, 3);
+    struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_STUDENT);
+    CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+    CHECK(f.value == 0, "value %g", f.value);
+    double most = 0;
+    for (int k = KIT_A_S; k <= KIT_B_S; k++)
+        for (int64_t i = 0; i < kit_count(&f.out[k].t); i++) {
+            double x = fabs(kit_get(&f.out[k].t, i));
+            most = x <= most ? most : x;
+        }
+    CHECK(most == 0, "a gradient of %g", most);
+    kit_destroy(&f);
+}
+
+/* A NaN in one query of one head makes that row NaN and no other; where the row has no weight, none. */
+static void nan_stays(void)
+{
+    struct kit_case c = mixture(4, 0);
+    struct kit_fixture f;
+    c.weights = KIT_POSITIVE;
+    test_build(&f, &c);
+    int64_t row = 2 * 150 + 17;                      /* head 2 of the first batch */
+    kit_set(&f.p.t.a, (9 * 150 + 17) * 40 + 3, NAN); /* head 9 is its second */
+    for (int weighted = 1; weighted >= 0; weighted--) {
+        if (!weighted)
+            kit_set(&f.p.weight, row, 0);
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_STUDENT);
+        CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+        for (int64_t i = 0; i < kit_count(&f.out[KIT_LOSS].t); i++) {
+            int nan = isnan(kit_get(&f.out[KIT_LOSS].t, i));
+            CHECK(nan == (weighted && i == row), "row %d is %sNaN", (int)i, nan ? "" : "not ");
+        }
+        CHECK(isnan(f.value) == weighted, "the value is %g", f.value);
+    }
+    kit_destroy(&f);
+}
+
+static void refused(const char *sentence, const struct skl_problem *p, const struct skl_outputs *out)
+{
+    enum skl_status status = skl_value_and_grad(p, out);
+    CHECK(status == SKL_BAD_ARGUMENT || status == SKL_UNSUPPORTED, "\"%s\" was taken", sentence);
+    CHECK(strstr(skl_last_error(), sentence), "\"%s\" does not say \"%s\"", skl_last_error(), sentence);
+}
+
+static void border(void)
+{
+    struct kit_case c = mixture(4, 1), linear = kit_linear_case(10, 20, 8);
+    struct kit_fixture f, g;
+    int32_t map[12] = {0};
+    double value = 7;
+    test_build(&f, &c), test_build(&g, &linear);
+    struct skl_outputs out = skl_no_outputs(), grads;
+    struct skl_problem p = f.p;
+    out.value = &value;
+    p.mix_t = 3, refused("t.a.shape[1] = 12 heads: it must be 9", &p, &out), p = f.p;
+    p.mix_t = -1, refused("mix_t = -1", &p, &out), p = f.p;
+    p.divergence = SKL_REVERSE_KL, refused("reverse", &p, &out), p = f.p;
+    p.raw_t = 2, refused("raw_t = 2", &p, &out), p = f.p;
+    p.raw_t = 1, p.divergence = SKL_JSD, refused("raw_t = 1", &p, &out), p = f.p;
+    p.raw_t = 1, p.lse_t.data = NULL, refused("raw_t = 1 without lse_t", &p, &out), p = f.p;
+    p.lse_t.shape[1] = 11, refused("lse_t.shape[1] = 11", &p, &out), p = f.p;
+    p.lse_t.dtype = SKL_I32, refused("lse_t.dtype", &p, &out), p = f.p;
+    p.reserved_t = 1, refused("reserved", &p, &out), p = f.p;
+    p.head_map = skl_matrix(SKL_I32, map, 3, 4), map[6] = 12;
+    refused("head_map[1, 2] = 12", &p, &out), map[6] = -1, refused("head_map[1, 2] = -1", &p, &out), map[6] = 0;
+    p.head_map = skl_vector(SKL_I32, map, 3), refused("head_map.ndim = 1", &p, &out), p = f.p;
+    g.p.mix_t = 2, refused("mix_t in a linear problem", &g.p, &out);
+    grads = out, grads.t.a = f.in[KIT_INPUT_A_T].t, grads.t.a.data = f.in[KIT_INPUT_A_T].t.data;
+    refused("out.t.a", &p, &grads);
+    p.workspace_limit = 4096, p.lse_t.data = NULL, refused("workspace_limit = 4096", &p, &out), p = f.p;
+    static struct skl_state state[2 * 3 * 150];
+    p.lse_t.data = NULL;
+    CHECK_STATUS(skl_partial(&p, NULL, state), SKL_BAD_ARGUMENT);
+    CHECK(value == 7, "something was written");
+    kit_destroy(&f), kit_destroy(&g);
+}
+
+int main(void)
+{
+    test_begin("test_mixture");
+    for (int i = test_cases(60, 8); i > 0; i--) {
+        struct kit_case c = kit_random_mixture(&test_numbers);
+        kit_shrink(&c, 4e5);
+        all_ways(&c);
+    }
+    struct kit_case wide = mixture(3, 0); /* dim in two column tiles */
+    wide.dim[T] = 300, wide.rows = 20;
+    all_ways(&wide);
+    threads();
+    zeros();
+    nan_stays();
+    border();
+    return test_end();
+}
