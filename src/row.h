@@ -104,6 +104,7 @@ struct skl_row_result {
     /* What only some callers ask for; 0 otherwise. l1 = sum e^{z' - z'(m)}, z' the logits at temperature 1. */
     int labelled; /* the row has a label that is not ignored */
     double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], mass[2], reverse, jsd, tv;
+    double rival[2], rank[2]; /* the side's score of the other side's top1, and how many of its scores are larger */
 };
 
 /* Of a row that sees no column or has no weight. */

@@ -3,7 +3,7 @@
  * border refuses of labels. */
 #include "cases.h"
 
-enum { ROWS = 37, COLUMNS = 413, MOST = 4096, IGNORED = -100 };
+enum { ROWS = 37, COLUMNS = 413, MANY = 5000, MOST = 4096, IGNORED = -100 };
 
 /* The student's log-probabilities of a row at temperature 1, and the row's divergence at the problem's own. */
 struct row {
@@ -110,6 +110,102 @@ static void compare(int dim, int divergence, double temperature, int teacher, in
     test_context("%s", "");
 }
 
+/* How many of x are above that of column 'of', if logits are known to within eps. */
+static int above(const double *x, int columns, int of, double eps)
+{
+    int count = 0;
+    for (int j = 0; j < columns; j++) count += j != of && x[j] > x[of] + eps;
+    return count;
+}
+
+static int largest(const double *x, int columns)
+{
+    int at = 0;
+    for (int j = 1; j < columns; j++) at = x[j] > x[at] ? j : at;
+    return at;
+}
+
+/* A contiguous tensor over the rows of a. */
+static struct skl_tensor over_rows(const struct skl_tensor *a, int dtype, void *data)
+{
+    struct skl_tensor t = *a;
+    t.data = data, t.dtype = dtype, t.ndim = a->ndim - 1;
+    for (int d = t.ndim - 1, next = 1; d >= 0; d--) t.stride[d] = next, next *= (int)t.shape[d];
+    return t;
+}
+
+/* Ranks and tops of both sides, S and T, of all rows of a problem. */
+struct ranks {
+    int32_t rank[2][ROWS], top[2][ROWS];
+};
+
+static void find_ranks(const struct skl_problem *p, int others, struct ranks *r)
+{
+    static float tv[ROWS];
+    struct skl_outputs out = skl_no_outputs();
+    out.rank_s = over_rows(&p->s.a, SKL_I32, r->rank[S]), out.rank_t = over_rows(&p->s.a, SKL_I32, r->rank[T]);
+    out.top1_s = over_rows(&p->s.a, SKL_I32, r->top[S]), out.top1_t = over_rows(&p->s.a, SKL_I32, r->top[T]);
+    if (others)
+        out.tv = over_rows(&p->s.a, SKL_F32, tv);
+    CHECK_STATUS(skl_value(p, &out), SKL_OK);
+}
+
+/* Rounding may exchange columns that are this near: then either rank is right. */
+static int check_rank(const double *x, const double *x_other, int columns, int row, int rank, int top_other)
+{
+    const double eps = 1e-5;
+    if (x[largest(x, columns)] == -INFINITY) /* a row that sees nothing */
+        return CHECK(rank == 0, "row %d sees nothing, rank %d", row, rank);
+    int least = above(x, columns, top_other, eps), most = above(x, columns, top_other, -eps);
+    CHECK(x_other[top_other] >= x_other[largest(x_other, columns)] - eps, "row %d: top1 %d", row, top_other);
+    return CHECK(rank >= least && rank <= most, "row %d: rank %d, not %d to %d", row, rank, least, most);
+}
+
+/* Where each side's top stands in the other's order, over several tiles and chunks, with and without another second sweep,
+ * kept and recomputed. */
+static void ranks(const char *what, struct kit_case c, size_t limit, int others)
+{
+    static double log_p[2][MANY];
+    static struct ranks found, again;
+    struct kit_fixture f;
+    int moved = 0;
+    test_context("ranks, %s", what);
+    test_build(&f, &c);
+    f.p.workspace_limit = limit;
+    find_ranks(&f.p, others, &found);
+    for (int i = 0; i < ROWS; i++) {
+        struct skl_reference_row r = {.log_q = log_p[S], .log_p = log_p[T]};
+        skl_reference_row(&f.p, i, 1, &r);
+        for (int side = 0; side < 2; side++) {
+            check_rank(log_p[side], log_p[!side], (int)c.cols, i, found.rank[side][i], found.top[!side][i]);
+            moved += found.rank[side][i] > 0;
+        }
+    }
+    CHECK(moved > ROWS / 2, "only %d ranks are not 0", moved);
+    f.p.threads = 3;
+    find_ranks(&f.p, !others, &again);
+    CHECK(!memcmp(&found, &again, sizeof found), "three threads, or other details, find other ranks");
+    f.p.t = f.p.s;
+    find_ranks(&f.p, others, &again);
+    for (int i = 0; i < ROWS; i++)
+        CHECK(again.rank[S][i] == 0 && again.rank[T][i] == 0, "row %d: equal sides, rank %d", i, again.rank[S][i]);
+    test_destroy(&f);
+    test_context("%s", "");
+}
+
+static void all_ranks(void)
+{
+    struct kit_case linear = kit_linear_case(ROWS, MANY, 20), wide = kit_linear_case(ROWS, COLUMNS, 300),
+                    causal = kit_attention_case(ROWS, COLUMNS, 16);
+    ranks("a vocabulary", linear, 0, 1);
+    ranks("little memory", linear, (size_t)1 << 20, 0);
+    linear.scale[S] = -1, linear.softcap[T] = 5, linear.divergence = SKL_JSD;
+    ranks("a negative scale, a softcap, JSD", linear, 0, 0);
+    ranks("wide rows", wide, 0, 0);
+    causal.causal = causal.ranges = 1;
+    ranks("causal attention, ranges", causal, 0, 1);
+}
+
 static void refused(const char *sentence, const struct skl_problem *p, const struct skl_outputs *out)
 {
     CHECK_STATUS(skl_value(p, out), SKL_BAD_ARGUMENT);
@@ -163,6 +259,7 @@ int main(void)
     compare(20, SKL_FORWARD_KL, 1, 0, 1);
     compare(20, SKL_FORWARD_KL, 2, 0, 1);
     compare(300, SKL_FORWARD_KL, 1, 0, 1);
+    all_ranks();
     border();
     return test_end();
 }

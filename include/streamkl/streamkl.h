@@ -264,7 +264,7 @@ struct skl_outputs {
      * LSEs is off by the rounding of an LSE. */
     struct skl_tensor m_s, m_t, l_s, l_t;
 
-    /* Optional, over the rows; f32, top1 i32. What is not asked for costs nothing. Not of skl_partial and skl_finish, nor on
+    /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and skl_finish, nor on
      * CUDA. */
     struct skl_tensor kl;                   /* the divergence alone, not weighted */
     struct skl_tensor ce;                   /* the cross-entropy alone, not weighted; 0 for an ignored label */
@@ -274,6 +274,9 @@ struct skl_outputs {
     struct skl_tensor reverse, jsd, tv;     /* KL the other way, JSD with beta 0.5, total variation: a second sweep */
     struct skl_tensor l1_s;                 /* sum e^{z' - z'(m_s)}: for the backward of a problem with labels */
     struct skl_tensor mass_s, mass_t; /* the probability of problem.mass_ids, at the temperature of the divergence */
+    /* Where one side's top1 stands in the other's order: how many logits of the student are larger than its logit of the
+     * teacher's top1, and the reverse. 0: it is the top there too. A second sweep. */
+    struct skl_tensor rank_s, rank_t;
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,

@@ -71,7 +71,7 @@ OUTPUTS = Layout(
     "a_s:T b_s:T bias_s:T a_t:T b_t:T bias_t:T "
     "m_s:T m_t:T l_s:T l_t:T "
     "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T "
-    "mass_s:T mass_t:T"
+    "mass_s:T mass_t:T rank_s:T rank_t:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
@@ -79,7 +79,7 @@ OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
 INPUTS = (*OPERANDS, "weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map")
 LABELS_AT = INPUTS.index("labels")
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
-INTEGER_ROWS = ("top1_s", "top1_t")
+INTEGER_ROWS = ("top1_s", "top1_t", "rank_s", "rank_t")
 
 # struct skl_state: that many doubles a row
 STATE = 6

@@ -24,11 +24,14 @@ _ROWS = (
     "tv",
     "mass_s",
     "mass_t",
+    "rank_s",
+    "rank_t",
 )
 _MADE = {"agree": ("top1_s", "top1_t"), "sum": ("loss",), "count": ("loss",)}
 NAMES = (*_ROWS, *_MADE)
 _OF_LABELS = ("ce", "logprob_s", "logprob_t")
 _OF_TEACHER = ("kl", "lse_t", "entropy_t", "logprob_t", "top1_t", "agree", "reverse", "jsd", "tv", "mass_t")
+_OF_TEACHER += ("rank_s", "rank_t")
 _OF_MASS = ("mass_s", "mass_t")
 
 

@@ -131,8 +131,8 @@ def linear_kl(
         a weight, that decides, and an ignored label only has no CE.
     details: names of what is to be told of each token, without gradient: the result is then (loss, dict). kl, ce, lse_s,
         lse_t, entropy_s, entropy_t, logprob_s, logprob_t (of the label, at temperature 1), top1_s, top1_t (ids), agree,
-        reverse (KL the other way), jsd, tv, mass_s, mass_t (of mass_ids); and sum and count, of weight loss and of the
-        weights, over all tokens.
+        rank_s, rank_t (places of the other side's top1), reverse (KL the other way), jsd, tv, mass_s, mass_t (of
+        mass_ids); and sum and count, of weight loss and of the weights, over all tokens.
     mass_ids: integers [..., K], broadcast to the tokens: the ids whose probability the details mass_s and mass_t are.
         -1 is an empty slot; an id that is named twice counts twice.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), f32, not differentiable.

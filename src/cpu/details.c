@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rows tell beyond their divergence (entropy, the largest logit, log-probabilities of a label, other divergences), and
- * labels: their cross-entropy, and what it adds to dz. Nothing here runs unless it is asked for.
+ * What rows tell beyond their divergence (entropy, the largest logit and its rank on the other side, log-probabilities of a
+ * label, other divergences), and labels: their cross-entropy, and what it adds to dz. Nothing here runs unless it is asked for.
  *
  *     z' = unit' x          the student's logits at temperature 1;  LSE' = unit' m + log l1
  *     ce = (1 - smoothing) (LSE' - z'[label]) + smoothing (LSE' - mean z') + z_loss LSE'^2
@@ -68,6 +68,16 @@ static void add_masses(const struct skl_run *run, const struct skl_block *block,
     }
 }
 
+/* The other side's score where this side's largest one is: that of a column of this tile, if it has just been found. */
+static void take_there(int nr, int64_t first, const float *other, int n, struct skl_panel_details *d)
+{
+    for (int i = 0; i < nr; i++) {
+        int64_t j = d->top[i] - first;
+        if (j >= 0 && j < n)
+            d->there[i] = other[j * nr + i];
+    }
+}
+
 void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
                       float *const y[2], int n)
 {
@@ -81,6 +91,21 @@ void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_
             take_labels(run, block, panel, first, y[side], n, d);
         if (want & SKL_WANT_MASS)
             add_masses(run, block, side, panel, first, y[side], n, d);
+        if (run->plan.details[!side] & SKL_WANT_RANK)
+            take_there(run->plan.kernels->nr, first, y[!side], n, d);
+    }
+}
+
+static void count_ranks(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
+                        int n)
+{
+    int nr = run->plan.kernels->nr;
+    for (int side = 0; side < 2; side++) {
+        float rival[SKL_NR_MAX];
+        if (!(run->plan.details[side] & SKL_WANT_RANK))
+            continue;
+        for (int i = 0; i < nr; i++) rival[i] = (float)block->result[panel * nr + i].rival[side];
+        run->plan.kernels->count_above(n, y[side], rival, block->details[side][chunk * run->plan.panels + panel].above);
     }
 }
 
@@ -89,6 +114,7 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 {
     static const enum skl_form form[SKL_OTHERS] = {SKL_FORM_KL, SKL_FORM_JSD, SKL_FORM_TOTAL_VARIATION};
     struct skl_panel_factors f;
+    count_ranks(run, block, chunk, panel, y, n);
     if (!run->plan.others)
         return;
     f = block->factors[panel];
@@ -103,7 +129,7 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 
 /* One row's sums of one side over all chunks. */
 struct row_details {
-    double m, l, moment, l1, sum, top, mass, label; /* m and label are scores */
+    double m, l, moment, l1, sum, top, there, mass, label; /* m, there and label are scores */
 };
 
 static struct row_details merged(const struct skl_run *run, const struct skl_block *block, int side, int panel, int i)
@@ -126,7 +152,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
         r.mass = r.mass * old + d->mass[i] * new;
         r.l1 = r.l1 * old1 + d->l1[i] * new1;
         if (m > r.m)
-            r.top = (double)d->top[i];
+            r.top = (double)d->top[i], r.there = (double)d->there[i];
         r.m = to;
     }
     return r;
@@ -168,7 +194,7 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
             r->entropy[side] = d.l == 0 ? 0 : log(d.l) - SKL_LN2 * d.moment / d.l;
         if (want & SKL_WANT_MASS)
             r->mass[side] = isnan(r->lse[side]) ? NAN : r->l[side] == 0 ? 0 : d.mass / r->l[side];
-        r->top1[side] = d.top;
+        r->top1[side] = d.top, r->rival[!side] = d.there;
         if ((want & SKL_WANT_LABEL) && block->label[row] >= 0) {
             r->logprob[side] = unit1(w, side) * d.label - lse1_of(w, r, side);
             r->labelled = 1;
@@ -189,6 +215,9 @@ void skl_finish_others(const struct skl_run *run, const struct skl_block *block,
                 acc[side] += block->others[k][chunk * run->plan.panels + panel].acc[side][i];
         *to[k] = k == SKL_OTHER_JSD ? (acc[0] + acc[1]) / 2 : acc[0];
     }
+    for (int side = 0; side < 2; side++)
+        for (int64_t chunk = 0; (run->plan.details[side] & SKL_WANT_RANK) && chunk < run->plan.chunks; chunk++)
+            r->rank[side] += block->details[side][chunk * run->plan.panels + panel].above[i];
 }
 
 double skl_row_loss(const struct skl_work *w, const struct skl_row_result *r)

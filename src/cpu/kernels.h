@@ -52,14 +52,17 @@ enum skl_want {
     SKL_WANT_L1 = 2,
     SKL_WANT_TOP1 = 4,
     SKL_WANT_SUM = 8,
-    SKL_WANT_MASS = 16, /* the executor sums it, under the reference m */
-    SKL_WANT_LABEL = 32 /* the executor's own */
+    SKL_WANT_MASS = 16,  /* the executor sums it, under the reference m */
+    SKL_WANT_LABEL = 32, /* the executor's own */
+    SKL_WANT_RANK = 64   /* the executor's own: above, of the other side's top and there */
 };
 struct skl_panel_details {
     float m[SKL_NR_MAX]; /* the largest score */
     double l[SKL_NR_MAX], moment[SKL_NR_MAX], l1[SKL_NR_MAX], sum[SKL_NR_MAX], mass[SKL_NR_MAX];
-    int64_t top[SKL_NR_MAX]; /* the column of m */
-    float label[SKL_NR_MAX]; /* the label's score; -inf: not seen yet */
+    int64_t top[SKL_NR_MAX];  /* the column of m */
+    float label[SKL_NR_MAX];  /* the label's score; -inf: not seen yet */
+    float there[SKL_NR_MAX];  /* the other side's score in column 'top' */
+    double above[SKL_NR_MAX]; /* the second sweep: how many scores are larger than the row's rival */
 };
 
 /* One head of a mixture, per row of a panel: the head's part of t is share 2^{unit (x - m)}. */
@@ -162,6 +165,7 @@ struct skl_kernels {
     /* Beyond the divergence: 'want' has bits of enum skl_want, 'first' is the number of the tile's first column. */
     void (*details)(int n, const float *x, int64_t first, int want, float unit, float unit1,
                     struct skl_panel_details *d);
+    void (*count_above)(int n, const float *x, const float *limit, double *above); /* above += how many x > limit */
     void (*tempered)(int n, const float *x, const float *m, float unit1, const float *factor,
                      float *y);                        /* y = factor 2^{unit1 (x - m)} */
     void (*add_tile)(int n, const float *x, float *y); /* y += x */

@@ -185,12 +185,15 @@ static void choose_details(enum skl_call call, const struct skl_work *w, struct 
         *want |= w->result[skl_of_side(w, SKL_ROW_entropy_s, side)].data ? SKL_WANT_ENTROPY : 0;
         *want |= w->result[skl_of_side(w, SKL_ROW_top1_s, side)].data ? SKL_WANT_TOP1 : 0;
         *want |= w->result[skl_of_side(w, SKL_ROW_mass_s, side)].data ? SKL_WANT_MASS : 0;
+        *want |= w->result[skl_of_side(w, SKL_ROW_rank_s, side)].data ? SKL_WANT_RANK : 0;
+        *want |= w->result[skl_of_side(w, SKL_ROW_rank_s, !side)].data ? SKL_WANT_TOP1 : 0;
         if (labels && (student || w->result[SKL_ROW_logprob_t].data))
             *want |= SKL_WANT_LABEL | l1;
         *want |= labels && student && w->labels.smoothing > 0 ? SKL_WANT_SUM : 0;
     }
     for (int i = 0; value && i < SKL_OTHERS; i++) plan->others |= (w->result[SKL_ROW_reverse + i].data != NULL) << i;
-    plan->second_sweep = (value && skl_sweeps(w->form) == 2) || plan->others;
+    int ranks = (plan->details[0] | plan->details[1]) & SKL_WANT_RANK;
+    plan->second_sweep = (value && skl_sweeps(w->form) == 2) || plan->others || ranks;
 }
 
 /* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */

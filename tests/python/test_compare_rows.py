@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamkl import hf
-from streamkl.compare import attention
+from streamkl import hf, linear_kl
+from streamkl.bench.measure import Peak
+from streamkl.compare import attention, rows
 from streamkl.compare.rows import Side, not_finite, token_rows, top_tokens
 from streamkl.compare.store import Store
 
@@ -82,6 +83,32 @@ def test_broken_rows_are_found(sides, value):
     hidden[7] = value
     bad = not_finite(token_rows(reference, other._replace(hidden=hidden), labels))
     assert bad["other"][7] and bad["either"].sum() == 1 and not bad["reference"].any()
+
+
+def test_one_product_a_side(sides, monkeypatch):
+    """Everything that is told of a token comes from one call of linear_kl: tiles of logits are for what is shown."""
+    calls = []
+    monkeypatch.setattr(rows, "_logits", None)
+    monkeypatch.setattr(rows, "linear_kl", lambda *a, **k: calls.append(k) or linear_kl(*a, **k))
+    token_rows(*sides)
+    assert len(calls) == 1
+
+
+def test_memory_does_not_grow_with_the_number_of_tokens():
+    """Beyond hidden states and results, which are told apart from [tokens, V] by their size."""
+    d, v = 16, 4096
+    w, u = torch.randn(v, d), torch.randn(v, d)
+    peaks = []
+    for n in (1024, 1024, 16384):  # the first one warms up
+        x, labels = torch.randn(n, d), torch.randint(0, v, (n,))
+        with Peak() as peak:
+            token_rows(Side(x, hf.Head(w, None, None, None, None)), Side(x, hf.Head(u, None, None, None, None)), labels)
+        peaks.append(peak.bytes)
+    if peaks[0] is None:
+        pytest.skip("the system does not tell a peak")
+    tokens = 16384 * (2 * 2 * d * 4 + 40 * 8)  # two sides: states and rows of w in f32; the results
+    logits = 16384 * v * 4
+    assert not peaks[2] > peaks[1] + tokens + (8 << 20) and tokens + (8 << 20) < logits / 10, peaks
 
 
 def test_no_rows(sides):

@@ -17,6 +17,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 
 import streamkl  # noqa: E402
 import streamkl.compare  # noqa: E402
+from streamkl.bench.measure import Peak  # noqa: E402
 from streamkl.compare import cli, models, windows  # noqa: E402
 from streamkl.compare import run as running  # noqa: E402
 
@@ -420,3 +421,23 @@ def test_document(root, tmp_path, monkeypatch):
         assert (tmp_path / name).stat().st_size > 1000
     for key in re.findall(r"`(\w+_(?:kld|delta_p|ppl\w*|top_p|in_q|in_base))`", document.read_text(encoding="utf-8")):
         assert key in streamkl.compare.fields.FIELDS, key
+
+
+def test_memory_is_flat_in_context_length():
+    """The same tokens in windows of 32 and of 2048. A batch's logits would take 128 MiB, maps of the attention 64."""
+    from transformers import LlamaForCausalLM
+
+    words = compare_models.tokenizer(compare_models.prose(1000))
+    torch.manual_seed(0)
+    config = compare_models.config(vocab_size=8192, max_position_embeddings=2048, num_hidden_layers=1)
+    reference, other = (LlamaForCausalLM(config).eval() for _ in range(2))
+    more = dict(text=compare_models.prose(3500), tokenizer=words, limit=4096, floor=0, attention=1, resamples=10)
+    peaks = []
+    for window in (32, 32, 2048):  # the first one warms up
+        with Peak() as peak:
+            report = streamkl.compare(reference, other, window=window, **more)
+        assert report.data["candidates"][0]["tokens"] > 3900
+        peaks.append(peak.bytes)
+    if peaks[0] is None:
+        pytest.skip("the system does not tell a peak")
+    assert not peaks[2] > peaks[1] + (32 << 20) and not peaks[1] > 96 << 20, peaks

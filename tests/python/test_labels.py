@@ -142,7 +142,7 @@ def test_details(temperature, grads):
     if grads:
         x["w_s"].requires_grad_()
     names = ("kl", "ce", "lse_s", "lse_t", "entropy_s", "entropy_t", "logprob_s", "logprob_t", "top1_s", "top1_t")
-    names += ("agree", "reverse", "jsd", "tv", "sum", "count")
+    names += ("agree", "reverse", "jsd", "tv", "sum", "count", "rank_s", "rank_t")
     loss, told = streamkl.linear_kl(**x, labels=labels, temperature=temperature, details=names)
     assert tuple(told) == names and not any(t.requires_grad for t in told.values())
     seen, safe = labels != IGNORED, labels.clamp(min=0)[..., None]
@@ -167,6 +167,9 @@ def test_details(temperature, grads):
     assert torch.equal(told["top1_s"][seen].long(), z_s.argmax(-1)[seen])
     assert torch.equal(told["top1_t"][seen].long(), z_t.argmax(-1)[seen])
     assert torch.equal(told["agree"], told["top1_s"] == told["top1_t"])
+    for name, own, other in (("rank_s", z_s, z_t), ("rank_t", z_t, z_s)):
+        rank = (own > own.gather(-1, other.argmax(-1, keepdim=True))).sum(-1)
+        assert torch.equal(told[name][seen].long(), rank[seen]) and not told[name][~seen].any()
     assert told["count"] == seen.sum()
     torch.testing.assert_close(told["sum"] / told["count"], loss.detach())
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..functional import attention_kl
 
-BLOCK = 1 << 22  # entries of the maps of a block of queries, all heads of a side
+BLOCK = 1 << 19  # entries of the maps of a block of queries, all heads of a side: some 10 MiB in double
 WORST = 10
 Data = Dict[str, Any]
 
@@ -49,7 +49,7 @@ def _maps(layer: Layer, rows: slice) -> Tensor:
         z = layer.softcap * torch.tanh(z / layer.softcap)
     keys = torch.arange(k.shape[1])
     seen = (keys >= layer.begin[0, 0, rows, None]) & (keys < layer.end[0, 0, rows, None])
-    return z.masked_fill(~seen, float("-inf")).double().softmax(-1).mean(0)
+    return z.masked_fill_(~seen, float("-inf")).softmax(-1, dtype=torch.float64).mean(0)
 
 
 def _mean_kl(reference: Layer, other: Layer) -> Tensor:

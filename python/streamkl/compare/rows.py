@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that touches logits: hidden states and heads of two models -> numbers a token.
 
-No [tokens, vocabulary] is ever held: linear_kl streams, and the most likely tokens come from tiles of both.
+No [tokens, vocabulary] is ever held: one call of linear_kl streams over the vocabulary and tells all numbers of a token,
+with one product a side. Only the most likely tokens of the few that are shown come from tiles of their own.
 """
 
 from __future__ import annotations
@@ -50,21 +51,18 @@ def token_rows(reference: Side, other: Side, labels: Optional[Tensor] = None) ->
     with labels: label, logprob_ref, logprob_other. Numbers are float32 and in nats, ids and ranks int32.
     A row with a NaN or an infinity in it has NaN somewhere in its numbers.
     """
-    sides = {"ref": reference, "other": other}
     found = _told(reference, other, labels)
-    top = {name: top_tokens(side, TOP, found[f"lse_{name}"]) for name, side in sides.items()}
-    for name, opposite in (("ref", "other"), ("other", "ref")):
-        ids, logprob = top[name]
-        found[f"top1_{name}"], found[f"logprob_top1_{name}"] = ids[:, 0], logprob[:, 0]
-        at = top[opposite][0] == ids[:, :1]
-        found[f"rank_{name}"] = torch.where(at.any(-1), at.int().argmax(-1), TOP)
+    for name, side in (("ref", reference), ("other", other)):
+        found[f"logprob_top1_{name}"] = _logit_of(side, found[f"top1_{name}"]) - found[f"lse_{name}"]
+        found[f"rank_{name}"].clamp_(max=TOP)
     return {
         name: value.cpu().numpy().astype(np.float32 if value.is_floating_point() else np.int32)
         for name, value in found.items()
     }
 
 
-_DETAILS = ("kl", "reverse", "jsd", "tv", "entropy_s", "entropy_t", "lse_s", "lse_t")
+_DETAILS = ("kl", "reverse", "jsd", "tv", "entropy_s", "entropy_t", "lse_s", "lse_t", "top1_s", "top1_t")
+_RANKS = {"rank_s": "rank_ref", "rank_t": "rank_other"}  # rank_s is in the student's order, of the teacher's first
 
 
 @torch.no_grad()
@@ -84,16 +82,22 @@ def _told(reference: Side, other: Side, labels: Optional[Tensor]) -> Dict[str, T
         columns=vocabulary(reference.head),
         reduction="sum",
         labels=labels,
-        details=_DETAILS if labels is None else (*_DETAILS, "logprob_s", "logprob_t"),
+        details=(*_DETAILS, *_RANKS) if labels is None else (*_DETAILS, *_RANKS, "logprob_s", "logprob_t"),
     )
     names = {"_s": "_other", "_t": "_ref"}
-    found = {name[:-2] + names[name[-2:]] if name[-2:] in names else name: value for name, value in told.items()}
+    found = {_RANKS.get(name) or name[:-2] + names.get(name[-2:], name[-2:]): value for name, value in told.items()}
     return found if labels is None else {**found, "label": labels}
 
 
 def _shaped(z: Tensor, head: HeadLike) -> Tensor:
     z = z if head.scale is None else z * head.scale
     return z if head.softcap is None else head.softcap * torch.tanh(z / head.softcap)
+
+
+def _logit_of(side: Side, ids: Tensor) -> Tensor:
+    """One logit of each token."""
+    z = (side.hidden.float() * side.head.weight[ids].float()).sum(-1)
+    return _shaped(z if side.head.bias is None else z + side.head.bias[ids].float(), side.head)
 
 
 def _logits(side: Side, rows: slice, columns: slice) -> Tensor:
@@ -106,7 +110,7 @@ def _slices(n: int, step: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def top_tokens(side: Side, k: int, lse: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+def top_tokens(side: Side, k: int) -> Tuple[Tensor, Tensor]:
     """ids and log-probabilities [tokens, k] of the k most likely tokens, the first first."""
     ids, values = [], []
     v = vocabulary(side.head)
@@ -123,7 +127,7 @@ def top_tokens(side: Side, k: int, lse: Optional[Tensor] = None) -> Tuple[Tensor
             best, order = part.topk(min(k, part.shape[-1]))
             where, total = at.gather(-1, order), log_sum
         ids.append(where)
-        values.append(best - (total if lse is None else lse[rows])[:, None])
+        values.append(best - total[:, None])
     if not ids:
         return torch.zeros(0, min(k, v), dtype=torch.long), torch.zeros(0, min(k, v))
     return torch.cat(ids), torch.cat(values)

@@ -4,6 +4,7 @@
  *
  *     details    m = max x and its column,  l += 2^y,  moment += 2^y y,  l1 += 2^{y1},  sum += x
  *                y = unit (x - m), y1 = unit1 (x - m): the same logits at temperature 1
+ *     above      += how many x are larger than the row's limit, which the first sweep has found
  *     tempered   factor 2^{y1}, which labels add to dz where the divergence has another temperature
  *
  * Each quantity is a pass of its own over the tile, which is in L1: only what is asked for is computed. Sums as in states.h.
@@ -80,6 +81,16 @@ static void details(int n, const float *x, int64_t first, int want, float unit, 
             for (int j = 0; j < n; j++) sum += vload(x + j * NR + v * VL);
             add_lanes(d->sum + v * VL, sum);
         }
+    }
+}
+
+/* A tile has fewer columns than an f32 counts exactly. */
+static void count_above(int n, const float *x, const float *limit, double *above)
+{
+    for (int v = 0; v < NV; v++) {
+        vf at = vload(limit + v * VL), count = vset(0.0f);
+        for (int j = 0; j < n; j++) count += vselect_lt(at, vload(x + j * NR + v * VL), vset(1.0f), vset(0.0f));
+        add_lanes(above + v * VL, count);
     }
 }
 

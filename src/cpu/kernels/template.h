@@ -58,6 +58,7 @@ const struct skl_kernels KERNELS = {
              [SKL_FORM_ALPHA_BETA] = {sum_alpha_beta, dz_alpha_beta},
              [SKL_FORM_NONE] = {NULL, dz_none}},
     .details = details,
+    .count_above = count_above,
     .tempered = tempered,
     .add_tile = add_tile,
     .mix = mix,
