@@ -146,7 +146,7 @@ def _divergence(
     told = (
         ("lse_s", "lse_t")
         if return_lse
-        else wanted_rows(details, call.labels is not None, teacher, call.arrays[-1] is not None)
+        else wanted_rows(details, call.labels is not None, teacher, call.arrays[_c.INPUTS.index("mass_ids")] is not None)
     )
     rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)
