@@ -5,6 +5,7 @@
     linear_cross_entropy                the same without a teacher; linear_logsumexp
     AttentionKLLoss, LinearKLLoss, LinearCrossEntropyLoss
                                         the same as torch modules
+    compress_head                       a teacher's head of low rank
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
     streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
+    from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
@@ -38,10 +40,12 @@ __all__ = [
     "DriftMetric",
     "LinearCrossEntropyLoss",
     "LinearKLLoss",
+    "LowRankHead",
     "attention_backward",
     "attention_kl",
     "attention_partial",
     "compare",
+    "compress_head",
     "finish",
     "linear_backward",
     "linear_cross_entropy",
@@ -59,6 +63,8 @@ _HOMES = {
     "AttentionKLLoss": ".modules",
     "LinearCrossEntropyLoss": ".modules",
     "LinearKLLoss": ".modules",
+    "LowRankHead": ".low_rank",
+    "compress_head": ".low_rank",
     "DriftMetric": ".compare.metric",
     "attention_backward": ".partial",
     "attention_partial": ".partial",
@@ -74,6 +80,7 @@ _ROOMS = (
     "functional",
     "hf",
     "liger",
+    "low_rank",
     "modules",
     "nemo_rl",
     "nitrobrew",

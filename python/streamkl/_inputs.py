@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -82,9 +82,7 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_
             _check(name, t)
     _refuse_tangents(x_s, w_s, x_t, w_t, bias_s, bias_t)
     rows = x_s.shape[:-1]
-    weight = None if weight is None else _weight(weight, rows, False)
-    labels = None if labels is None else _labels(labels, rows)
-    mass_ids = None if mass_ids is None else _mass_ids(mass_ids, rows)
+    weight, labels, mass_ids = row_inputs(rows, weight, labels, mass_ids).values()
     if not 2 <= x_s.dim() <= 4:
         if x_t is not None and x_t.shape[:-1] != rows:
             hint = order_hint(_c.LINEAR, *[tuple(t.shape) for t in (x_s, w_s, x_t, w_t)])
@@ -95,6 +93,15 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_
         mass_ids = None if mass_ids is None else mass_ids.reshape(-1, mass_ids.shape[-1])
     operands = dict(a_s=x_s, b_s=w_s, bias_s=bias_s, a_t=x_t, b_t=w_t, bias_t=bias_t)
     return _in_order(**operands, weight=weight, labels=labels, mass_ids=mass_ids)
+
+
+def row_inputs(rows, weight=None, labels=None, mass_ids=None) -> Dict[str, Optional[Tensor]]:
+    """What is over the rows, checked and for each of them, so that some of the rows can be taken out."""
+    return {
+        "weight": None if weight is None else _weight(weight, rows, False),
+        "labels": None if labels is None else _labels(labels, rows),
+        "mass_ids": None if mass_ids is None else _mass_ids(mass_ids, rows),
+    }
 
 
 def gradients_wanted(operands: Sequence[Optional[Tensor]]) -> Tuple[int, int]:

@@ -14,6 +14,7 @@ from ._details import make_details, refuse_without_labels, wanted_rows
 from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, refuse_teacher_gradient, spread
 from ._ops import OPERANDS, row_bits
 from ._options import IGNORE_INDEX, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._teachers import by_teacher
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,9 +105,10 @@ def attention_kl(
 def linear_kl(
     x_s: Tensor,
     w_s: Tensor,
-    x_t: Tensor,
-    w_t: Tensor,
+    x_t: Optional[Tensor] = None,
+    w_t: Optional[Tensor] = None,
     *,
+    teachers: Optional[Sequence[Tuple[Any, Tensor, Tensor]]] = None,
     weight: Optional[Tensor] = None,
     bias_s: Optional[Tensor] = None,
     bias_t: Optional[Tensor] = None,
@@ -124,6 +126,9 @@ def linear_kl(
     x_s [..., Ds], w_s [V, Ds]: the student's hidden states and unembedding (lm_head.weight); x_t [..., Dt],
         w_t [V, Dt]: the teacher's. f32, bf16 or f16, each its own. Any strides; only a last dimension that is not
         contiguous is copied.
+    teachers: instead of x_t and w_t, [(rows, x_t, w_t), ...]: each teacher has rows of its own, x_s[rows], and x_t has
+        their shape but for the last dimension. rows is a slice, a bool mask or integers. Tokens that no teacher has take no
+        part, as those of weight 0; a token that two have is refused. A mean is over all tokens that have a teacher.
     weight: over the tokens, broadcast to x_s.shape[:-1]; numbers or a bool mask. Weight 0 costs nothing.
     bias_s, bias_t: [V], added to the product.
     labels: integers over the tokens, x_s.shape[:-1]: the row's loss is kl_weight divergence + label_weight CE, with the
@@ -160,13 +165,24 @@ def linear_kl(
         from . import distributed
 
         tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t)
-        one_process = {"labels": labels is not None, "details": bool(details)}
+        one_process = {"labels": labels is not None, "details": bool(details), "teachers": teachers is not None}
         return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check), one_process)
     if labels is None:
         refuse_without_labels(options)
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
     made = make_options(_c.LINEAR, options)
+    if teachers is not None:
+        for name, t in (("x_t", x_t), ("w_t", w_t), ("bias_t", bias_t)):
+            if t is not None:
+                raise bad(
+                    name, type(t).__name__, "with teachers= each of them brings its x_t and w_t, and no bias", TypeError
+                )
+        over_rows = dict(weight=weight, labels=labels, mass_ids=mass_ids)
+        return by_teacher(linear_kl, x_s, w_s, teachers, over_rows, bias_s, details, return_lse, options)
+    if x_t is None or w_t is None:
+        rule = "there must be a teacher, x_t and w_t or teachers= (without one: linear_cross_entropy)"
+        raise bad("x_t" if x_t is None else "w_t", None, rule, TypeError)
     inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels, mass_ids)
     told_of = wanted_rows(details, labels is not None, mass_ids=mass_ids is not None)
     names = ("lse_s", "lse_t") if return_lse else told_of

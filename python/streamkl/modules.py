@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -73,8 +73,8 @@ class LinearKLLoss(_Loss):
         self,
         x_s: Tensor,
         w_s: Tensor,
-        x_t: Tensor,
-        w_t: Tensor,
+        x_t: Optional[Tensor] = None,
+        w_t: Optional[Tensor] = None,
         weight: Optional[Tensor] = None,
         bias_s: Optional[Tensor] = None,
         bias_t: Optional[Tensor] = None,
@@ -83,10 +83,11 @@ class LinearKLLoss(_Loss):
         mass_ids: Optional[Tensor] = None,
         return_lse: bool = False,
         num_items: Union[float, Tensor, None] = None,
+        teachers: Optional[Sequence[Tuple[Any, Tensor, Tensor]]] = None,
         **place: Any,
     ) -> Result:
         _refuse_unknown(_c.LINEAR, "LinearKLLoss", place)
-        more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, mass_ids=mass_ids)
+        more = dict(weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels, mass_ids=mass_ids, teachers=teachers)
         told = dict(details=details, return_lse=return_lse)
         return linear_kl(x_s, w_s, x_t, w_t, **more, **told, **place, **_with_items(self.options, num_items))
 
