@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy arrays of a call: checked, and brought to the shapes and dtypes that C takes."""
+"""The arrays of a call, NumPy's or what NumPy reads: checked, and brought to the shapes and dtypes that C takes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Call:
         lse_t=None,
         head_map=None,
     ) -> None:
+        given = {name: _read(name, x, np.float32) for name, x in operands.items()}
         arrays: List[Any] = [
-            None if array is None and labels is not None else _operand(name, array) for name, array in operands.items()
+            None if array is None and labels is not None else _operand(name, array) for name, array in given.items()
         ]
-        self.operands, self.names = operands, list(operands)
+        self.operands, self.names = given, list(given)
         self.rows = arrays[0].shape[:-1]  # as people see them
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
             if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
@@ -46,13 +47,13 @@ class Call:
         self.flat = arrays[0].shape[:-1]  # as C sees them
         over = [("weight", weight, _weight), ("begin", begin, _bound), ("end", end, _bound)]
         more = [
-            None if x is None else self._over_rows(name, check(name, np.asarray(x)), use) for name, x, check in over
+            None if x is None else self._over_rows(name, check(name, _read(name, x)), use) for name, x, check in over
         ]
         self.weight = more[0]
-        self.labels = None if labels is None else self._labels(np.asarray(labels))
-        mass_ids = None if mass_ids is None else self._mass_ids(np.asarray(mass_ids))
-        lse_t = None if lse_t is None else _weight("lse_t", np.asarray(lse_t))
-        head_map = None if head_map is None else _heads("head_map", np.asarray(head_map))
+        self.labels = None if labels is None else self._labels(_read("labels", labels))
+        mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
+        lse_t = None if lse_t is None else _weight("lse_t", _read("lse_t", lse_t))
+        head_map = None if head_map is None else _heads("head_map", _read("head_map", head_map))
         self.arrays = [*arrays, *more, self.labels, mass_ids, lse_t, head_map]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
@@ -108,11 +109,38 @@ def view(array: Optional[Array]) -> Optional[bytes]:
     return _call.view(array.ctypes.data, dtype, array.shape, [step // array.itemsize for step in array.strides])
 
 
-def _operand(name: str, array: Any) -> Optional[Array]:
-    if array is None and name.startswith("bias"):
-        return None
-    if not isinstance(array, np.ndarray):
-        raise bad(name, type(array).__name__, "it must be a numpy.ndarray: numpy.asarray(it, numpy.float32)", TypeError)
+_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+
+
+def _read(name: str, given: Any, of_lists: Any = None) -> Optional[Array]:
+    """What people have instead of an ndarray: lists of numbers, which have no dtype and get of_lists, and everything that
+    speaks the array protocol, a buffer or DLPack, in its own dtype and mostly without a copy."""
+    if given is None or isinstance(given, np.ndarray):
+        return given
+    try:
+        if isinstance(given, (list, tuple)):
+            return np.asarray(given, of_lists)
+        if any(hasattr(given, protocol) for protocol in _PROTOCOLS) or isinstance(given, (memoryview, bytearray)):
+            return np.asarray(given)
+        if hasattr(given, "__dlpack__"):
+            return np.from_dlpack(given)
+    except Exception as error:  # whatever the object's own exporter raises: on a GPU, requires grad, ragged
+        rule = f"numpy cannot read it ({' '.join(str(error).split()) or type(error).__name__})"
+        rule += ": torch's tensors have their own calls in streamkl" if type(given).__module__ == "torch" else ""
+        raise bad(name, type(given).__name__, rule, TypeError) from error
+    if np.isscalar(given) and not isinstance(given, (str, bytes)):
+        return np.asarray(given)
+    raise bad(name, type(given).__name__, "it must be an array, or what numpy makes one of", TypeError)
+
+
+def _operand(name: str, array: Optional[Array]) -> Optional[Array]:
+    if array is None:
+        if name.startswith("bias"):
+            return None
+        raise bad(name, None, "it must be an array", TypeError)
+    if array.dtype == np.float64:
+        rule = "products are made in float32, and nothing is rounded unasked: x.astype(numpy.float32)"
+        raise bad(f"{name}.dtype", "float64", rule, TypeError)
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         rule = "it must be float32, bfloat16 or float16 of this machine: astype(numpy.float32)"
         raise bad(f"{name}.dtype", str(array.dtype), rule, TypeError)

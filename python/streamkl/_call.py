@@ -86,7 +86,18 @@ def _problem(
         packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
         kept = ctypes.create_string_buffer(packed, len(packed))
         at = ctypes.addressof(kept)
-    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0, stream, workspace, workspace_bytes, 0, at, 0)
+    call = (
+        _c.PROBLEM.size,
+        options[THREADS] or threads,
+        progress or 0,
+        0,
+        stream,
+        workspace,
+        workspace_bytes,
+        0,
+        at,
+        0,
+    )
     problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
     if labels is None:
         return problem

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two losses for NumPy arrays: value, value and gradients, and partial rows. No torch.
 
-Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own; results are float32. Options are those of the calls
+Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own, or what NumPy makes one of: lists, the array protocol,
+buffers, DLPack. Results are float32. Options are those of the calls
 for torch, and mean the same.
 """
 

@@ -78,14 +78,12 @@ def test_numpy_takes_lists_over_rows():
 
 def test_numpy_errors():
     x = arrays("linear")
-    with pytest.raises(TypeError, match="x_s.dtype = 'float64'"):
-        streamkl.numpy.linear_kl(**{**x, "x_s": x["x_s"].astype(np.float64)})
-    with pytest.raises(TypeError, match=r"x_s.dtype = 'float64': .*: astype\(numpy.float32\)"):
+    with pytest.raises(TypeError, match=r"x_s.dtype = 'float64': .*: x.astype\(numpy.float32\)"):
         streamkl.numpy.linear_kl(**{**x, "x_s": x["x_s"].astype(np.float64)})
     for grads in (True, "x_s", 3, None):
         with pytest.raises(TypeError, match=rf"grads = {grads!r}: it must hold names of operands, such as \('x_s',\)"):
             streamkl.numpy.linear_kl(**x, grads=grads)
-    with pytest.raises(TypeError, match="x_s = 'list': it must be a numpy.ndarray"):
+    with pytest.raises(ValueError, match="x_s"):
         streamkl.numpy.linear_kl(**{**x, "x_s": [1.0]})
     with pytest.raises(ValueError, match=r"w_t.shape\[1\] = 5: it must be 6"):
         streamkl.numpy.linear_kl(**{**x, "w_t": x["w_t"][:, :5]})
