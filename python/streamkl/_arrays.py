@@ -51,10 +51,10 @@ class Call:
         ]
         self.weight = more[0]
         self.labels = None if labels is None else self._labels(_read("labels", labels))
-        mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
+        self.mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
         lse_t = None if lse_t is None else _weight("lse_t", _read("lse_t", lse_t))
         head_map = None if head_map is None else _heads("head_map", _read("head_map", head_map))
-        self.arrays = [*arrays, *more, self.labels, mass_ids, lse_t, head_map]
+        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 

@@ -2,8 +2,7 @@
 """The two losses for NumPy arrays: value, value and gradients, and partial rows. No torch.
 
 Arrays are float32, float16 or bfloat16 (ml_dtypes), each its own, or what NumPy makes one of: lists, the array protocol,
-buffers, DLPack. Results are float32. Options are those of the calls
-for torch, and mean the same.
+buffers, DLPack. Results are float32. Options are those of the calls for torch, and mean the same.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def _divergence(
     told = (
         ("lse_s", "lse_t")
         if return_lse
-        else wanted_rows(details, call.labels is not None, teacher, call.arrays[_c.INPUTS.index("mass_ids")] is not None)
+        else wanted_rows(details, call.labels is not None, teacher, call.mass_ids is not None)
     )
     rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)
