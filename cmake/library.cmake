@@ -13,6 +13,7 @@ set(sources
   src/cpu/block.c
   src/cpu/cpus.c
   src/cpu/details.c
+  src/cpu/exchange.c
   src/cpu/grad.c
   src/cpu/grad_sparse.c
   src/cpu/isa.c

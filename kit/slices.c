@@ -3,8 +3,9 @@
  * A problem cut into slices of columns, as shards of a vocabulary or blocks of keys on several machines would hold
  * them: partial states, merged in a random grouping, finished; then each slice's backward from the whole LSEs.
  */
+#include "slices.h"
+
 #include "divergence.h"
-#include "ways.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +14,7 @@
 enum { MOST_SLICES = 16 };
 
 struct slice {
-    struct skl_problem p; /* as it is given to the library */
-    struct kit_tensor begin, end;
-    int64_t first;
+    struct kit_slice of;
     struct skl_state *state, *there; /* of the host, where they are merged, and of the device */
 };
 
@@ -24,14 +23,14 @@ static int64_t height(const struct skl_side *side)
     return side->b.shape[side->b.ndim - 2];
 }
 
-/* The columns first .. last-1 as a problem of their own. Whatever the mask was, it becomes begin and end. */
-static void cut(const struct kit_fixture *f, int64_t first, int64_t last, struct slice *s)
+void kit_cut(const struct kit_fixture *f, int64_t first, int64_t last, struct kit_slice *s)
 {
     struct skl_problem *p = &s->p;
     const struct skl_tensor *a = &f->p.s.a;
     const struct kit_device *device = f->memory->device;
     int64_t rows = skl_reference_rows(&f->p);
-    int padded = last == f->c.cols && (f->c.pad[S] || f->c.pad[T]); /* the last slice keeps the padding */
+    /* The slice with the last column keeps the padding. */
+    int padded = last == f->c.cols && last > first && (f->c.pad[S] || f->c.pad[T]);
     int64_t n_s = last - first + (padded ? f->c.pad[S] : 0), n_t = last - first + (padded ? f->c.pad[T] : 0);
     enum kit_layout layout = f->c.layout == KIT_BROADCAST ? KIT_GAPS : f->c.layout; /* rows differ in their ranges */
     *p = kit_problem(f);
@@ -52,13 +51,35 @@ static void cut(const struct kit_fixture *f, int64_t first, int64_t last, struct
         device->send(x->there, x->memory.data, x->memory.size);
     }
     p->begin = kit_view(&s->begin), p->end = kit_view(&s->end);
+}
+
+void kit_free_slice(const struct kit_fixture *f, struct kit_slice *s)
+{
+    kit_tensor_free(f->memory, &s->begin), kit_tensor_free(f->memory, &s->end);
+}
+
+struct skl_outputs kit_slice_outputs(const struct kit_slice *s, const struct skl_outputs *whole)
+{
+    struct skl_outputs out = *whole;
+    out.s.b = kit_slice(whole->s.b, s->first, height(&s->p.s));
+    out.t.b = kit_slice(whole->t.b, s->first, height(&s->p.t));
+    out.s.bias = kit_slice(whole->s.bias, s->first, height(&s->p.s));
+    out.t.bias = kit_slice(whole->t.bias, s->first, height(&s->p.t));
+    return out;
+}
+
+static void cut(const struct kit_fixture *f, int64_t first, int64_t last, struct slice *s)
+{
+    const struct kit_device *device = f->memory->device;
+    int64_t rows = skl_reference_rows(&f->p);
+    kit_cut(f, first, last, &s->of);
     s->state = kit_zeros((size_t)rows, sizeof *s->state);
     s->there = device ? device->get((size_t)rows * sizeof *s->state) : NULL;
 }
 
 static void free_slice(const struct kit_fixture *f, struct slice *s)
 {
-    kit_tensor_free(f->memory, &s->begin), kit_tensor_free(f->memory, &s->end);
+    kit_free_slice(f, &s->of);
     free(s->state);
     if (s->there)
         f->memory->device->put_back(s->there);
@@ -68,7 +89,7 @@ static void partial(struct kit_fixture *f, struct slice *s, const struct skl_out
 {
     size_t bytes = (size_t)skl_reference_rows(&f->p) * sizeof *s->state;
     memset(s->state, KIT_CANARY, bytes);
-    if (kit_succeeds(o, skl_partial(&s->p, saved, s->there ? s->there : s->state)) && s->there)
+    if (kit_succeeds(o, skl_partial(&s->of.p, saved, s->there ? s->there : s->state)) && s->there)
         f->memory->device->fetch(s->state, s->there, bytes);
 }
 
@@ -99,25 +120,34 @@ static void finish(struct kit_fixture *f, const struct slice *s, const struct sk
 
 /* -------------------------------------------------------------------------------------------------- backward --- */
 
-/* What the slices' gradients of one a add up to, and how far off that may be: each slice is allowed its own error, on
- * its own scale, and its own rounding. */
-struct total {
-    double *sum, *slack;
-};
-
-static void add_slice(struct kit_fixture *f, int result, struct total *total, struct kit_outcome *o)
+struct kit_total kit_new_total(const struct kit_fixture *f, int result)
 {
-    const struct skl_tensor *t = &f->out[result].t;
+    size_t count = f->want[result] ? (size_t)kit_count(&f->out[result].t) : 0;
+    return (struct kit_total){kit_doubles(count), kit_doubles(count)};
+}
+
+void kit_free_total(struct kit_total *total)
+{
+    free(total->sum), free(total->slack);
+}
+
+void kit_add_part(const struct skl_tensor *t, const double *part, struct kit_total *total)
+{
     int64_t D = t->shape[t->ndim - 1];
-    o->of[result].spilt |= !kit_take(&f->out[result], f->got);
     for (int64_t row = 0; row < kit_count(t); row += D) {
         double largest = 0;
-        for (int64_t i = row; i < row + D; i++) largest = fmax(largest, fabs(f->got[i]));
+        for (int64_t i = row; i < row + D; i++) largest = fmax(largest, fabs(part[i]));
         for (int64_t i = row; i < row + D; i++) {
-            total->sum[i] += f->got[i];
-            total->slack[i] += KIT_GRAD_RELATIVE * largest + kit_half_ulp(t->dtype, f->got[i], f->got[i]);
+            total->sum[i] += part[i];
+            total->slack[i] += KIT_GRAD_RELATIVE * largest + kit_half_ulp(t->dtype, part[i], part[i]);
         }
     }
+}
+
+static void add_slice(struct kit_fixture *f, int result, struct kit_total *total, struct kit_outcome *o)
+{
+    o->of[result].spilt |= !kit_take(&f->out[result], f->got);
+    kit_add_part(&f->out[result].t, f->got, total);
 }
 
 /* Every slice's backward from the LSEs of the whole. Gradients of b and bias land in their place; those of a add up. */
@@ -126,19 +156,10 @@ static void backward(struct kit_fixture *f, struct slice *slices, int64_t n, con
 {
     static const int of_a[] = {KIT_A_S, KIT_A_T};
     struct skl_outputs whole = kit_outputs(f, 0, KIT_GRAD_ALL);
-    struct total totals[2];
-    for (int g = 0; g < 2; g++) {
-        size_t count = f->want[of_a[g]] ? (size_t)kit_count(&f->out[of_a[g]].t) : 0;
-        totals[g] = (struct total){kit_doubles(count), kit_doubles(count)};
-    }
+    struct kit_total totals[2] = {kit_new_total(f, KIT_A_S), kit_new_total(f, KIT_A_T)};
     for (int64_t k = 0; k < n; k++) {
-        const struct skl_problem *p = &slices[k].p;
-        struct skl_outputs out = whole;
-        out.s.b = kit_slice(whole.s.b, slices[k].first, height(&p->s));
-        out.t.b = kit_slice(whole.t.b, slices[k].first, height(&p->t));
-        out.s.bias = kit_slice(whole.s.bias, slices[k].first, height(&p->s));
-        out.t.bias = kit_slice(whole.t.bias, slices[k].first, height(&p->t));
-        if (!kit_succeeds(o, skl_backward(p, saved, &out)))
+        struct skl_outputs out = kit_slice_outputs(&slices[k].of, &whole);
+        if (!kit_succeeds(o, skl_backward(&slices[k].of.p, saved, &out)))
             break;
         kit_fetch(f);
         for (int g = 0; g < 2; g++)
@@ -148,7 +169,7 @@ static void backward(struct kit_fixture *f, struct slice *slices, int64_t n, con
     for (int g = 0; g < 2; g++) {
         if (f->want[of_a[g]] && o->status == SKL_OK)
             kit_compare_with(f, of_a[g], totals[g].sum, totals[g].slack, o);
-        free(totals[g].sum), free(totals[g].slack);
+        kit_free_total(&totals[g]);
         *kit_slot(&whole, of_a[g]) = (struct skl_tensor){0};
     }
     if (o->status == SKL_OK)

@@ -9,6 +9,7 @@ enum {
     FIRST_PROBLEM = offsetof(struct skl_problem, reserved) + sizeof(int32_t),
     FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
     FIRST_LABELS = sizeof(struct skl_labels),
+    FIRST_SHARD = offsetof(struct skl_shard, rows) + sizeof(int64_t),
     LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
 };
 
@@ -47,6 +48,15 @@ enum skl_status skl_adopt_labels(struct skl_problem *p, struct skl_labels *to)
         return SKL_OK;
     enum skl_status status = adopt("labels", p->labels, FIRST_LABELS, sizeof *to, to);
     p->labels = to;
+    return status;
+}
+
+enum skl_status skl_adopt_shard(struct skl_problem *p, struct skl_shard *to)
+{
+    if (!p->shard)
+        return SKL_OK;
+    enum skl_status status = adopt("shard", p->shard, FIRST_SHARD, sizeof *to, to);
+    p->shard = to;
     return status;
 }
 

@@ -22,7 +22,7 @@ static enum skl_status run_work(enum skl_call call, struct skl_work *work, int s
         return skl_cuda_run(call, work, partial, second_sweep_only);
     }
     struct skl_run run = {
-        .work = work, .caller_mode = caller_mode, .partial = partial, .second_sweep_only = second_sweep_only};
+        .work = work, .caller_mode = caller_mode, .states = partial, .second_sweep_only = second_sweep_only};
     size_t bytes;
     enum skl_status status = skl_plan_call(call, work, &run.plan, &bytes);
     if (status)

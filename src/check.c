@@ -388,6 +388,34 @@ static enum skl_status check_mass_ids(const struct skl_problem *p)
     return SKL_OK;
 }
 
+static enum skl_status check_shard(enum skl_call call, const struct skl_problem *p, const struct skl_state *state)
+{
+    const struct skl_shard *s = p->shard;
+    if (!s->exchange)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use shard.exchange = NULL: a shard needs a way to the others");
+    if (s->rows < 0 || s->rows > SKL_EXCHANGE_ROWS_MAX)
+        return bad("shard.rows", s->rows, "it must be from 0 (the default, 512) to 16384");
+    if (call == SKL_CALL_BACKWARD || call == SKL_CALL_PARTIAL || state)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use shard = %p: only skl_value and skl_value_and_grad exchange states",
+                        (const void *)s);
+    if (p->labels)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with a shard: labels need all columns",
+                        (const void *)p->labels);
+    if (p->mix_t || p->head_map.data || p->lse_t.data || p->raw_t)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
+                        "of the heads of a mixture");
+    if (p->progress)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use progress with a shard: who stops alone leaves the others waiting. "
+                        "shard.exchange may stop the call, with the others' knowledge");
+    if (p->s.a.device != SKL_CPU)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use shard on CUDA: it would wait for the device. Use skl_partial, a "
+                                         "collective on the stream, skl_finish and skl_backward");
+    return SKL_OK;
+}
+
 static enum skl_status check_problem(const struct skl_problem *p)
 {
     TRY(check_numbers(p));
@@ -511,13 +539,13 @@ static enum skl_status check_backward_outputs(const struct skl_outputs *o)
     return SKL_OK;
 }
 
-/* States know the results of the first versions alone. */
-static enum skl_status check_finished(const struct skl_outputs *o)
+/* States know the results of the first versions alone: of partial rows, and of shards. */
+static enum skl_status check_finished(const struct skl_outputs *o, const char *why)
 {
     for (int i = SKL_ROW_kl; i < ROWS; i++)
         if (row_result(o, i)->data)
-            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: partial rows do not know it",
-                            row_results[i].name, row_result(o, i)->data);
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s", row_results[i].name,
+                            row_result(o, i)->data, why);
     return SKL_OK;
 }
 
@@ -557,22 +585,26 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
 {
     struct skl_problem p = {0};
     struct skl_labels labels;
+    struct skl_shard shard;
     struct skl_outputs o = {0}, s = {0};
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(skl_adopt_problem(problem, &p));
     TRY(skl_adopt_labels(&p, &labels));
+    TRY(skl_adopt_shard(&p, &shard));
     if (p.labels && (partial || state))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with partial rows: labels need all columns",
                         (const void *)p.labels);
     TRY(check_problem(&p));
+    if (p.shard)
+        TRY(check_shard(call, &p, state));
     settle_divergence(&p);
     skl_fill_problem(&p, w);
     if (!partial) {
         TRY(skl_adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
-        if (state)
-            TRY(check_finished(&o));
+        if (state || p.shard)
+            TRY(check_finished(&o, state ? "partial rows do not know it" : "shards do not know it"));
         TRY(check_doubles("out.value", o.value));
     }
     if (saved && partial && skl_sweeps(w->form) == 1)

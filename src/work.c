@@ -171,6 +171,10 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     w->skip_below = p->skip_below;
     w->progress = p->progress;
     w->progress_data = p->progress_data;
+    if (p->shard) {
+        w->shard = *p->shard;
+        w->shard.rows = p->shard->rows ? p->shard->rows : SKL_EXCHANGE_ROWS;
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------ outputs --- */
@@ -218,7 +222,7 @@ struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
 double skl_row_weight(const struct skl_work *w, const int64_t at[3])
 {
     struct skl_range r = skl_row_range(w, at);
-    if (r.lo >= r.hi)
+    if (r.lo >= r.hi && !w->shard.exchange)
         return 0;
     return given_weight(w, at);
 }

@@ -14,6 +14,7 @@
 #define SKL_LN2 0.6931471805599453
 
 enum { SKL_THREADS_MAX = 4096 }; /* that a call may ask for */
+enum { SKL_EXCHANGE_ROWS = 512, SKL_EXCHANGE_ROWS_MAX = 16384 };
 
 /* A tensor over the rows (b, h, i), 4 bytes an element. */
 struct skl_rows {
@@ -112,6 +113,7 @@ struct skl_work {
     double skip_below;
     skl_progress progress;
     void *progress_data;
+    struct skl_shard shard;   /* .exchange NULL: the columns are all there are */
     int device, device_index; /* of every tensor; what follows is for SKL_CUDA */
     void *stream;
     void *workspace; /* NULL: allocate in the stream's order */
@@ -226,9 +228,16 @@ static inline int skl_tempered(const struct skl_work *w)
     return skl_has_labels(w) && w->temperature != 1;
 }
 
+/* Without rows, or without columns for them to see, a call needs no plan, no memory, no threads. A shard without columns
+ * still has to meet the others. */
+static inline int skl_nothing_to_do(const struct skl_work *w)
+{
+    return w->rows == 0 || (w->columns == 0 && !w->shard.exchange);
+}
+
 struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);
 
-/* 0 when the row is to be skipped: no column or no weight. */
+/* 0 when the row is to be skipped: no weight, or no column, unless other shards have some for it. */
 double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
 
 /* The row's results to where the caller wants them. */

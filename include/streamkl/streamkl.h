@@ -51,7 +51,7 @@ enum skl_status {
     SKL_BAD_ARGUMENT = 1,  /* an argument breaks a rule; nothing was written */
     SKL_UNSUPPORTED = 2,   /* a device or instruction set that this build or machine does not have */
     SKL_OUT_OF_MEMORY = 3, /* the workspace could not be allocated; nothing was written */
-    SKL_CANCELLED = 4,     /* the progress callback asked to stop; outputs are undefined */
+    SKL_CANCELLED = 4,     /* a callback, of progress or of a shard, asked to stop; outputs are undefined */
     SKL_NO_DEVICE = 5,     /* CUDA tensors, and no CUDA device or driver; nothing was written */
     SKL_DEVICE_FAILED = 6, /* a CUDA call failed; outputs are undefined */
     SKL_NO_LIBRARY = 7     /* cuBLAS is needed and cannot be loaded; nothing was written */
@@ -165,6 +165,26 @@ struct skl_labels {
 /* Called on the calling thread between pieces of work, fraction in [0, 1]. Return nonzero to cancel the call. */
 typedef int (*skl_progress)(void *data, double fraction);
 
+/* Merges states with those of the other shards of the columns: into[i] becomes the state of all shards' i-th states
+ * (skl_merge), the same bits on every shard. Called on the calling thread. Return nonzero to stop the call. */
+struct skl_state;
+typedef int (*skl_exchange)(void *data, struct skl_state *states, int64_t rows);
+
+/* The problem's columns are one shard of many, of a vocabulary or of keys; the same rows are on every shard. skl_value and
+ * skl_value_and_grad meet the other shards after each sweep over a block of rows: value and row results are those of all columns
+ * and the same everywhere, gradients of b are those of this shard's columns, gradients of a this shard's part of a sum.
+ * How many exchanges there are, and of how many rows, follows from the rows and the divergence alone, whatever this shard
+ * holds (even no column), weights or sees: ceil(N / rows) for linear, for attention of each (batch, head), times the sweeps.
+ * A call that is refused makes none of them: agree on the arguments before. */
+struct skl_shard {
+    size_t struct_size; /* sizeof(struct skl_shard) */
+    skl_exchange exchange;
+    void *data;
+    int64_t
+        rows; /* of an exchange, at most 16384; the same on every shard. 0: 512. The logits of so many rows are kept, or
+                     computed again where they pass the workspace limit */
+};
+
 /* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"
  * are the queries or tokens: a tensor over the rows has the shape of a without its last dimension. */
 struct skl_problem {
@@ -239,6 +259,10 @@ struct skl_problem {
      * dz_s = g (q sum t - t); SKL_FORWARD_KL and lse_t only. */
     int32_t raw_t;
     int32_t reserved_t; /* 0 */
+
+    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, mixtures of heads, details of rows (out.kl and
+     * what follows it) or progress. */
+    const struct skl_shard *shard;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

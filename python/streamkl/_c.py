@@ -57,13 +57,16 @@ PROBLEM = Layout(
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
-    "mix_t:q head_map:T lse_t:T raw_t:i reserved_t:i"
+    "mix_t:q head_map:T lse_t:T raw_t:i reserved_t:i shard_at:P"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
 LABELS = Layout(
     "struct_size:N labels:T label_weight:d kl_weight:d lse_weight:d ignore_index:q label_smoothing:d z_loss:d"
 )
+
+# struct skl_shard, to which shard_at points.
+SHARD = Layout("struct_size:N exchange:P data:P rows:q")
 
 # struct skl_outputs. The gradients have the names of their operands.
 OUTPUTS = Layout(
@@ -87,6 +90,7 @@ STATE = 6
 # The second argument, the fraction done, is left to the C caller: every calling convention in use lets a callee take
 # fewer arguments than it is given, and one argument is what a generator's send() takes (see _call.py).
 Progress = ctypes.CFUNCTYPE(c_int, c_void_p)
+Exchange = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_int64)
 
 
 def _load() -> ctypes.CDLL:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import ctypes
 import threading
 from operator import itemgetter
-from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Generator, List, NamedTuple, Optional, Sequence
 
 from . import _c
 from ._errors import error_of
-from ._options import COLUMNS, FIELDS, THREADS, USE, Options
+from ._options import COLUMNS, DIVERGENCE, FIELDS, THREADS, USE, Options
 
 View = Optional[bytes]  # a packed struct skl_tensor; None: not given or not wanted
 
@@ -59,6 +59,7 @@ _CALL = (
     "reserved",
     "labels_at",
     "reserved_t",
+    "shard_at",
 )
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
 _in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
@@ -68,7 +69,39 @@ _LABELS = [_PLACE[name] for name in _c.LABELS.names[2:]]
 class _Packed(bytes):
     """struct skl_problem, with what it points to."""
 
-    labels: object = None
+    kept: object = None
+
+
+# What a shard of the columns does with the states at an address, so many rows of them: it merges them with those of the
+# other shards, in place.
+Exchange = Callable[[int, int], None]
+EXCHANGE_ROWS = 512  # as in C: the logits of so many rows are kept while their states travel
+
+
+class _Meetings:
+    """shard.exchange for C. What is raised in it ends the call, and is raised again by whoever made the call."""
+
+    def __init__(self, exchange: Exchange, caught: List[BaseException]) -> None:
+        self.exchange, self.caught, self.met = exchange, caught, 0
+        self.callback = _c.Exchange(self._meet)
+        address = ctypes.cast(self.callback, ctypes.c_void_p).value
+        packed = _c.SHARD.pack(_c.SHARD.size, address or 0, 0, EXCHANGE_ROWS)
+        self.packed = ctypes.create_string_buffer(packed, len(packed))
+
+    def _meet(self, _, states: int, rows: int) -> int:
+        try:
+            self.exchange(states, rows)
+            self.met += 1
+            return 0
+        except BaseException as error:
+            self.caught.append(error)
+            return 1
+
+    def check(self, rows: int, options: Options) -> None:
+        """A signal that comes before _meet's 'try' is lost to it, and C then goes on with what it has."""
+        sweeps = 1 if options[DIVERGENCE] in _c.ONE_SWEEP else 2
+        if not self.caught and self.met != sweeps * -(-rows // EXCHANGE_ROWS):
+            raise KeyboardInterrupt
 
 
 def _problem(
@@ -79,30 +112,22 @@ def _problem(
     stream: int = 0,
     workspace: int = 0,
     workspace_bytes: int = 0,
+    shard: Any = None,
 ) -> bytes:
     """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
-    labels, at = views[_c.LABELS_AT], 0
+    labels, at, kept = views[_c.LABELS_AT], 0, None
     if labels is not None:
         packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
         kept = ctypes.create_string_buffer(packed, len(packed))
         at = ctypes.addressof(kept)
-    call = (
-        _c.PROBLEM.size,
-        options[THREADS] or threads,
-        progress or 0,
-        0,
-        stream,
-        workspace,
-        workspace_bytes,
-        0,
-        at,
-        0,
-    )
+    shard_at = 0 if shard is None else ctypes.addressof(shard)
+    call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0)
+    call += (stream, workspace, workspace_bytes, 0, at, 0, shard_at)
     problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
     if labels is None:
         return problem
     problem = _Packed(problem)
-    problem.labels = kept
+    problem.kept = kept
     return problem
 
 
@@ -137,6 +162,29 @@ def value(views: Sequence[View], work: float, options: Options, threads: int, ro
     """The reduced loss; writes the rows that are given. work: rows x columns x entries, to know if the call is long."""
     total = ctypes.c_double()
     _run(_c.lib.skl_value, views, work, options, threads, _outputs(rows, (), ctypes.addressof(total)))
+    return total.value
+
+
+def on_shard(
+    exchange: Exchange,
+    count: int,
+    views: Sequence[View],
+    options: Options,
+    threads: int,
+    rows: Sequence[View],
+    grads: Sequence[View],
+) -> float:
+    """value_and_grad() of a linear problem of 'count' rows on a shard of the columns. Not watched for Ctrl-C: a rank that
+    stops alone leaves the others waiting; it is noticed at the next exchange."""
+    total, caught = ctypes.c_double(), []  # type: ignore[var-annotated]
+    meetings = _Meetings(exchange, caught)
+    problem = _problem(views, options, threads, None, shard=meetings.packed)
+    status = _c.lib.skl_value_and_grad(problem, _outputs(rows, grads, ctypes.addressof(total)))
+    if caught:
+        raise caught[0]
+    if status != _c.OK:
+        raise error_of(status, options[USE], views)
+    meetings.check(count, options)
     return total.value
 
 

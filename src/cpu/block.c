@@ -31,7 +31,8 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, int64
         block->row[i] = next;
         block->weight[i] = weight;
         struct skl_range range = skl_row_range(w, at);
-        block->lo[i] = range.lo, block->hi[i] = range.hi;
+        int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
+        block->lo[i] = sees ? range.lo : 0, block->hi[i] = sees ? range.hi : 0;
         if (block->label)
             block->label[i] = skl_row_label(w, at);
         block->n++;
@@ -45,6 +46,13 @@ static void refill(struct skl_run *run, struct skl_block *block)
 {
     const struct skl_work *w = run->work;
     block->n = 0;
+    if (w->shard.exchange) {
+        int64_t first = run->next_row, at[3];
+        run->next_row = collect(run, block, first, skl_share_rows(run));
+        skl_row_index(w, first < w->rows ? first : 0, at);
+        block->batch = at[0], block->head = at[1]; /* also where no row has weight */
+        return;
+    }
     if (!run->plan.own_columns) {
         run->next_row = collect(run, block, run->next_row, w->rows);
         return;
@@ -68,11 +76,12 @@ void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int
 }
 
 /* Batch and head of the block's b as one number; -1: the block has no rows. */
-static int64_t owner_of(const struct skl_work *w, const struct skl_block *block, int side)
+static int64_t owner_of(const struct skl_run *run, const struct skl_block *block, int side)
 {
+    const struct skl_work *w = run->work;
     int64_t batch, head;
     skl_b_of_block(w, block, side, w->side[side].member, &batch, &head);
-    return block->n ? batch * w->side[side].b_heads + head : -1;
+    return block->n || run->shared ? batch * w->side[side].b_heads + head : -1;
 }
 
 int skl_next_wave(struct skl_run *run)
@@ -84,9 +93,9 @@ int skl_next_wave(struct skl_run *run)
         skl_set_ranges(run, block);
         for (int side = 0; side < 2; side++) {
             block->owner[side] = block->next_owner[side];
-            block->next_owner[side] = owner_of(run->work, block, side);
+            block->next_owner[side] = owner_of(run, block, side);
         }
-        more |= block->n > 0;
+        more |= block->n > 0 || run->shared > 0;
     }
     return more;
 }

@@ -142,7 +142,9 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
-    plan->bytes = (size_t)plan->blocks * plan->block_bytes + plan->thread_bytes + (size_t)blocks;
+    int64_t states = w->shard.exchange ? plan->block_rows * (int64_t)sizeof(struct skl_state) : 0;
+    plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
+    plan->bytes = (size_t)plan->blocks * plan->block_bytes + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
     return plan->bytes;
 }
 
@@ -242,8 +244,12 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     int64_t block = BLOCK;
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
         block = plan->kept_tiles > NEAR_TILES ? BLOCK_FAR : BLOCK_NEAR;
+    if (w->shard.exchange) /* the shards agreed on it */
+        block = w->shard.rows;
     plan->block_rows = (int)most(round_up(least(rows, block), nr), nr);
-    if (plan->own_columns) {
+    if (w->shard.exchange) {
+        groups = 1;
+    } else if (plan->own_columns) {
         groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
     } else {
         while (plan->block_rows >= 2 * BLOCK_MIN &&
@@ -257,19 +263,22 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* Keep the logits of all columns if that fits, with fewer blocks at once first, then with fewer rows in each. Then the
- * rows are divided evenly: a short last block would read all columns for few rows. */
+ * rows are divided evenly: a short last block would read all columns for few rows. A shard's block is as it is. */
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
+    int given = w->shard.exchange != NULL;
     plan->kept_tiles = plan->tiles;
     choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
         if (plan->blocks > 1)
             plan->blocks /= 2;
-        else if (plan->block_rows - SKL_NR_MAX >= BLOCK_MIN)
+        else if (plan->block_rows - SKL_NR_MAX >= BLOCK_MIN && !given)
             plan->block_rows -= SKL_NR_MAX;
         else
             return 0;
     }
+    if (given)
+        return 1;
     int64_t rows = w->attention ? w->n : w->rows, blocks = most((rows + plan->block_rows - 1) / plan->block_rows, 1);
     plan->block_rows = (int)most(round_up((rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);
     count_bytes(w, plan);
@@ -279,6 +288,7 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 /* Recompute the logits for the gradient, a slab at a time; smaller and smaller until it fits. */
 static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
+    int nr = plan->kernels->nr, given = w->shard.exchange != NULL;
     plan->recompute = 1;
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     plan->kept_tiles = w->grads && !plan->by_tile ? least(plan->tiles, SLAB_TILES) : 0;
@@ -287,10 +297,10 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
         if (plan->blocks > 1)
             plan->blocks /= 2;
         else if (plan->kept_tiles >
-                 (plan->block_rows >= 2 * plan->kernels->nr ? 4 : 1)) /* few tiles, then few rows, then one tile */
+                 (plan->block_rows >= 2 * nr && !given ? 4 : 1)) /* few tiles, then few rows, then one tile */
             plan->kept_tiles /= 2;
-        else if (plan->block_rows >= 2 * plan->kernels->nr)
-            plan->block_rows = (int)round_up(plan->block_rows / 2, plan->kernels->nr);
+        else if (plan->block_rows >= 2 * nr && !given)
+            plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         else if (plan->by_tile && plan->tasks > 1)
             plan->tasks /= 2;
         else
@@ -322,7 +332,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     struct skl_work w = *work;
     *plan = (struct skl_plan){.call = call};
     enum skl_status status = choose_kernels(&w, plan);
-    if (status || w.rows == 0 || w.columns == 0)
+    if (status || skl_nothing_to_do(&w))
         return status;
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;

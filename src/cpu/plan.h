@@ -48,7 +48,7 @@ struct skl_plan {
     int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
-    size_t block_bytes, thread_bytes;
+    size_t block_bytes, thread_bytes, states_bytes; /* states: of a shard's block, on their way */
     size_t bytes; /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;  /* ... as many threads as were asked for and fit the limit */
 };

@@ -60,6 +60,19 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_bl
     return sum;
 }
 
+/* The same over all columns: on a shard, what the exchange made of the panel's rows. */
+static struct merged complete_panel(const struct skl_run *run, const struct skl_block *block, int panel)
+{
+    if (!run->work->shard.exchange)
+        return merged_panel(run, block, panel);
+    struct merged m;
+    int nr = run->plan.kernels->nr;
+    for (int i = 0, at = panel * nr; i < nr; i++, at++)
+        m.row[i] = at < block->n ? skl_private_state(run->work, &run->states[block->row[at] - run->first_state])
+                                 : skl_empty_row();
+    return m;
+}
+
 /* The numbers that turn this row's logits into dz. Where a side has no mass, the row has no gradient: m
  * is +inf then, so that every exponential is 0. */
 static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r,
@@ -108,7 +121,7 @@ static void put_rows(const struct skl_run *run, struct skl_block *block, int pan
 
 void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel)
 {
-    struct merged m = merged_panel(run, block, panel);
+    struct merged m = complete_panel(run, block, panel);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
         r.divergence = run->work->raw ? skl_raw_loss(&r) : r.loss;
@@ -125,7 +138,7 @@ void skl_finish_second(const struct skl_run *run, struct skl_block *block, int p
 {
     const struct skl_work *w = run->work;
     int nr = run->plan.kernels->nr;
-    struct merged m = merged_panel(run, block, panel);
+    struct merged m = complete_panel(run, block, panel);
     for (int i = 0; i < nr; i++) {
         struct skl_row_result r = block->result[panel * nr + i];
         const struct skl_side_state *sum = m.row[i].side;
@@ -188,12 +201,13 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
     }
 }
 
-void skl_write_partial(const struct skl_run *run, struct skl_block *block, int panel)
+/* What a skl_partial gives away, or a shard to the others. */
+void skl_write_states(const struct skl_run *run, struct skl_block *block, int panel)
 {
     int nr = run->plan.kernels->nr;
     struct merged m = merged_panel(run, block, panel);
     for (int i = 0; i < nr && panel * nr + i < block->n; i++)
-        run->partial[block->row[panel * nr + i]] = skl_public_state(run->work, &m.row[i]);
+        run->states[block->row[panel * nr + i] - run->first_state] = skl_public_state(run->work, &m.row[i]);
 }
 
 /* ----------------------------------------------------------------------------------------- without work --- */
@@ -208,8 +222,8 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
         skl_row_index(w, row, at);
         if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
             skl_put_row(w, at, &nothing);
-        if (run->partial)
-            run->partial[row] = skl_public_state(w, &empty);
+        if (run->plan.call == SKL_CALL_PARTIAL)
+            run->states[row] = skl_public_state(w, &empty);
         for (int side = 0; side < 2; side++) {
             const struct skl_operand *g = &w->side[side].grad_a;
             if (g->data)

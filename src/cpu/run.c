@@ -6,6 +6,7 @@
  *     wave: the blocks take their next rows
  *         pack      rows into panels                                        block x panel
  *         sweep     columns into states                                     block x chunk
+ *         (a shard: the block's states meet those of the other shards, exchange.c)
  *         finish    states into loss, LSEs, factors                         block x panel
  *         (a divergence of two sweeps: the second sweep and finish)
  *         tiles     dz, db, da of the chunk                                 block x chunk
@@ -63,12 +64,14 @@ static void task_second_sweep(struct skl_worker *w, struct skl_block *block, int
 
 static void task_finish(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    if (part * w->run->plan.kernels->nr >= block->n)
-        return;
-    if (w->run->partial)
-        skl_write_partial(w->run, block, (int)part);
-    else
+    if (part * w->run->plan.kernels->nr < block->n)
         skl_finish_panel(w->run, block, (int)part);
+}
+
+static void task_states(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_write_states(w->run, block, (int)part);
 }
 
 static void task_finish_second(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -152,20 +155,31 @@ static void do_grads(struct skl_worker *w)
         skl_do_phase(w, run->plan.panels, task_write);
 }
 
+/* A sweep and what follows it: the states are the result of a skl_partial; on a shard they meet those of the others. */
+static void do_sweep(struct skl_worker *w, skl_task *sweep, skl_task *finish)
+{
+    struct skl_run *run = w->run;
+    int partial = run->plan.call == SKL_CALL_PARTIAL, shard = run->work->shard.exchange != NULL;
+    skl_do_phase(w, run->plan.chunks, sweep);
+    if (partial || shard)
+        skl_do_phase(w, run->plan.panels, task_states);
+    if (shard && w->rank == 0)
+        skl_exchange_states(run);
+    if (shard)
+        skl_team_barrier(&run->team);
+    if (!partial)
+        skl_do_phase(w, run->plan.panels, finish);
+}
+
 static void do_wave(struct skl_worker *w)
 {
     const struct skl_run *run = w->run;
     const struct skl_plan *plan = &run->plan;
-    int value = plan->call != SKL_CALL_BACKWARD, partial = plan->call == SKL_CALL_PARTIAL;
     skl_do_phase(w, plan->panels, task_pack);
-    if (value && !run->second_sweep_only) {
-        skl_do_phase(w, plan->chunks, task_sweep);
-        skl_do_phase(w, plan->panels, task_finish);
-    }
-    if (run->second_sweep_only || plan->second_sweep) {
-        skl_do_phase(w, plan->chunks, task_second_sweep);
-        skl_do_phase(w, plan->panels, partial ? task_finish : task_finish_second);
-    }
+    if (plan->call != SKL_CALL_BACKWARD && !run->second_sweep_only)
+        do_sweep(w, task_sweep, task_finish);
+    if (run->second_sweep_only || plan->second_sweep)
+        do_sweep(w, task_second_sweep, task_finish_second);
     if (run->work->grads)
         do_grads(w);
 }
@@ -226,6 +240,8 @@ static char *lay_out(struct skl_run *run)
     want_large_pages(memory, plan->bytes);
     run->scratch = memory + (size_t)plan->blocks * plan->block_bytes;
     run->blocks = (struct skl_block *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
+    if (run->work->shard.exchange)
+        run->states = (struct skl_state *)(memory + plan->bytes - plan->states_bytes);
     for (int i = 0; i < plan->threads; i++) memset(skl_queue_of(run, i), 0, sizeof(struct skl_queue));
     for (int i = 0; i < plan->blocks; i++) {
         run->blocks[i] = (struct skl_block){.owner = {-1, -1}, .next_owner = {-1, -1}};
@@ -265,6 +281,8 @@ enum skl_status skl_run(struct skl_run *run)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
     skl_team_run(&run->team, run->plan.threads, patience(run->work), work_together, run);
     free(memory);
+    if (run->refused)
+        return skl_fail(SKL_CANCELLED, "shard.exchange returned %d: the call was stopped", run->refused);
     if (atomic_load(&run->cancelled))
         return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");
     if (run->work->value) {

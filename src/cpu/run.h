@@ -12,8 +12,10 @@ struct skl_run {
     const struct skl_work *work;
     struct skl_float_mode *caller_mode; /* the callback gets it, and may change it */
     struct skl_plan plan;
-    struct skl_state *partial; /* where skl_partial's states go; NULL in other calls */
-    int second_sweep_only;     /* skl_partial of a divergence with two sweeps, the LSEs being given */
+    struct skl_state *states; /* where rows' states go: skl_partial's, or the block's of a shard, for the others */
+    int64_t first_state;      /* the row of the first of them */
+    int64_t shared;           /* on a shard: states that this wave shares with the other shards */
+    int second_sweep_only;    /* skl_partial of a divergence with two sweeps, the LSEs being given */
     struct skl_block *blocks;
     char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
@@ -25,6 +27,7 @@ struct skl_run {
     double value;
 
     atomic_int cancelled;
+    int refused; /* what shard.exchange returned, if it was not 0 */
 };
 
 /* What a thread carries along. */
@@ -40,12 +43,7 @@ struct skl_worker {
 
 enum skl_status skl_run(struct skl_run *run);
 
-/* Without rows, or without columns for them to see, a call only writes what rows and columns without work get: no plan,
- * no memory, no threads. */
-static inline int skl_nothing_to_do(const struct skl_work *w)
-{
-    return w->rows == 0 || w->columns == 0;
-}
+/* skl_nothing_to_do(): a call only writes what rows and columns without work get. */
 enum skl_status skl_run_nothing(struct skl_run *run);
 
 /* By how much y_P - y_Q, each relative to its side's maximum, grows when the maxima move from 'old' to 'now'. */
@@ -137,11 +135,15 @@ void skl_temper(const struct skl_worker *w, const struct skl_block *block, int p
 void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, int panel, int64_t first, int n,
                     float *dz);
 
+/* exchange.c: which rows' states meet those of the other shards next, and the meeting. */
+int64_t skl_share_rows(struct skl_run *run);
+void skl_exchange_states(struct skl_run *run);
+
 /* results.c: states into results and the factors of dz, after the first and after the second sweep. */
 void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel);
-void skl_write_partial(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_write_states(const struct skl_run *run, struct skl_block *block, int panel);
 /* What rows and columns without work get, and sums kept in f32 on their way out. */
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts);
 void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64_t chunk);

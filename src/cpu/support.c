@@ -12,6 +12,8 @@ void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
     for (int panel = 0; panel * nr < block->n; panel++) {
         int64_t lo = run->work->columns, hi = 0;
         for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
+            if (block->lo[i] >= block->hi[i])
+                continue;
             lo = block->lo[i] < lo ? block->lo[i] : lo;
             hi = block->hi[i] > hi ? block->hi[i] : hi;
         }

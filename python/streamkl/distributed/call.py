@@ -231,6 +231,7 @@ def _say(made: Prepared, names: Dict[str, str], asks: bool) -> Tuple[Dict[str, f
             same.update({f"{name}.shape[0]": float(batch), f"{name}.shape[1]": float(heads)})
         same["key_offset or key_positions given"] = float(made.runs is not None)
     own = {"columns of b_s": float(made.inputs[1].shape[-2]), "columns of b_t": float(made.inputs[4].shape[-2])}
+    own["workspace_limit"] = float(made.options[FIELDS.index("workspace_limit")])
     own.update({"runs": float(len(made.runs or ())), "start": float(made.runs[0].start if made.runs else 0)})
     (own if made.sharded else same)["number of rows"] = float(made.rows)
     if asks and not made.sharded:
@@ -260,7 +261,10 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
     options = local_options(made.options)
     if travel:  # the engine sees a rank's own rows: what it makes of them is summed over the ranks
         options = with_fields(options, reduction=_c.SUM)
-    return Shard(group, options, masks, mean, made.sharded, counts, runs, columns, positions, travel)
+    # Not where a rank's engine may refuse the call after the others have begun it, for want of memory.
+    meets = made.use == _c.LINEAR and not travel and made.inputs[0].device.type == "cpu"
+    meets = meets and not any(table["workspace_limit"])
+    return Shard(group, options, masks, mean, made.sharded, counts, runs, columns, positions, travel, meets)
 
 
 def _all_runs(group: Group, made: Prepared, table: Table, lengths: Sequence[int], asked: bool) -> List[Sequence[Run]]:

@@ -4,6 +4,7 @@ the same bits on every rank; so results are the same on every rank and from run 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, List, Sequence
 
 import torch
@@ -106,6 +107,12 @@ class Group:
                 into = _ops.merge(into, other)
             merged.append(into)
         return torch.cat(merged).view(states.shape) if len(merged) > 1 else merged[0].reshape(states.shape)
+
+    def merge_at(self, address: int, rows: int) -> None:
+        """The same of states in the engine's memory, in place: what C calls back with."""
+        memory = (ctypes.c_double * (rows * _c.STATE)).from_address(address)
+        states = torch.frombuffer(memory, dtype=torch.float64).view(rows, _c.STATE)
+        states.copy_(self.merge(states))
 
     def start_broadcast(self, tensors: Sequence[Tensor], source: int) -> List[Any]:
         """Sends the source's tensors into those of the others; end_broadcast() waits for it."""

@@ -50,14 +50,15 @@ class Bounds(NamedTuple):
         return local(self.first), local(self.past)
 
 
-def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds) -> List[Piece]:
-    """The pieces of a shard that holds those runs, as far as their positions are below 'columns'."""
+def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds, empty: bool = False) -> List[Piece]:
+    """The pieces of a shard that holds those runs, as far as their positions are below 'columns'. empty: those without
+    columns, too."""
     pieces, at = [], 0
     a_s, b_s, bias_s, a_t, b_t, bias_t, weight = inputs[: OPERANDS + 1]
     for run in runs:
         here = slice(at, at + run.before(columns).length)
         at += run.length
-        if here.start == here.stop:
+        if here.start == here.stop and not empty:
             continue
         first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
         sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
@@ -85,8 +86,13 @@ def gradients(
     pieces: Sequence[Piece], inputs: Inputs, options: Options, saved: Sequence[Tensor], bits: int, need: int
 ) -> List[Tensor]:
     """Of the needed operands in f32: those of columns are complete, those of rows are sums over the pieces."""
-    wanted = [i for i in range(OPERANDS) if need >> i & 1]
     made = [_ops.backward(*piece.inputs, *options, list(saved), bits, need, WIDE) for piece in pieces]
+    return in_place(pieces, made, inputs, need)
+
+
+def in_place(pieces: Sequence[Piece], made: Sequence[List[Tensor]], inputs: Inputs, need: int) -> List[Tensor]:
+    """The pieces' gradients as those of the shard."""
+    wanted = [i for i in range(OPERANDS) if need >> i & 1]
     if len(pieces) == 1 and pieces[0].at.stop == inputs[1].shape[-2] == inputs[4].shape[-2]:
         return made[0]
     out = [torch.zeros(inputs[i].shape, dtype=torch.float32, device=inputs[i].device) for i in wanted]

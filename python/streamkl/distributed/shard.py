@@ -46,6 +46,7 @@ class Shard:
     columns: int  # how many of them exist
     positions: Optional[Tensor]  # of this rank's rows, where a mask asks for them
     columns_travel: bool
+    meets: bool  # the ranks meet within one call of the engine, once a block of rows
 
     @property
     def rows(self) -> int:

@@ -17,7 +17,7 @@ from .._autograd import saved_rows
 from .._finished import PARTS
 from .._inputs import Inputs
 from .._ops import OPERANDS, row_bits
-from .pieces import ROWS_OPERANDS, cut, gradients, no_columns, sweep
+from .pieces import ROWS_OPERANDS, cut, gradients, in_place, no_columns, sweep
 from .shard import Shard, two_sweeps
 
 
@@ -58,8 +58,7 @@ class Way:
     def value_and_grad(self, bits: int, need: int) -> Tuple[Tensor, Dict[str, Tensor], List[Tensor]]:
         """The reduced loss, the row results of those bits and the needed gradients, complete and in f32.
 
-        Six products: the logits are computed again for the gradients. An engine that keeps them while the states
-        travel has to replace this function, in RowsHere, and nothing else."""
+        Six products: the logits are computed again for the gradients."""
         kept = saved_rows(self.shard.options)
         total, rows = self.value(bits | kept)
         made = self.gradients(self.upstream(), [rows[name] for name in names_of(kept)], kept, need)
@@ -108,12 +107,30 @@ class RowsHere(Way):
     def _pieces(self, inputs: Inputs):
         return cut(inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds)
 
+    def value(self, bits: int) -> Tuple[Tensor, Dict[str, Tensor]]:
+        return self._meeting(bits, 0)[:2] if self.shard.meets else super().value(bits)
+
+    def value_and_grad(self, bits: int, need: int) -> Tuple[Tensor, Dict[str, Tensor], List[Tensor]]:
+        return self._meeting(bits, need) if self.shard.meets else super().value_and_grad(bits, need)
+
+    def _meeting(self, bits: int, need: int) -> Tuple[Tensor, Dict[str, Tensor], List[Tensor]]:
+        """One call of the engine, in which the ranks meet once a block of rows: it keeps the logits meanwhile. Four
+        products."""
+        pieces = cut(self.inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds, empty=True)
+        names = names_of(bits)
+        total, *found = _ops.on_shard(self.group.merge_at, *pieces[0].inputs, *self.shard.options, bits, need)
+        made = in_place(pieces, [found[len(names) :]], self.inputs, need)
+        return total, dict(zip(names, found)), self._summed(made, need)
+
     def states(self, saved: Sequence[Tensor], bits: int) -> Tensor:
         own = sweep(self._pieces(self.inputs), self.inputs[0], self.shard.options, saved, bits)
         return self.group.merge(own)
 
     def gradients(self, inputs: Inputs, saved: Sequence[Tensor], bits: int, need: int) -> List[Tensor]:
-        made = gradients(self._pieces(inputs), inputs, self.shard.options, saved, bits, need)
+        return self._summed(gradients(self._pieces(inputs), inputs, self.shard.options, saved, bits, need), need)
+
+    def _summed(self, made: List[Tensor], need: int) -> List[Tensor]:
+        """Gradients with those of rows summed over the ranks."""
         places = [i for i in range(OPERANDS) if need >> i & 1]
         shared = [k for k, i in enumerate(places) if i in ROWS_OPERANDS]
         if self.shard.sharded:
