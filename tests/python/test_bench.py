@@ -211,3 +211,16 @@ def test_bars():
         and not kept[f"{case}: 5.0 x faster than eager, promised 6"]
     )
     assert bars.overhead() < 10 * bars.OVERHEAD
+
+
+def test_bars_of_labels():
+    """Every promise has a line; times of a small case only show that the ways run."""
+    from streamkl.bench import labels
+    from streamkl.bench.case import Case
+
+    small = Case(False, 16, 8, 96)
+    took = labels.seconds(small, rounds=1)
+    lines = labels.verdicts(took, 100.0, small)
+    assert len(lines) == 7 and all("promised" in text or "not installed" in text for text, _ in lines)
+    kept = labels.verdicts(dict.fromkeys(took, 1.0), 1e-9, small)
+    assert [ok for _, ok in kept] == [True, True, True, False, False, False, True]

@@ -55,9 +55,12 @@ class Formula:
     @staticmethod
     def kl(z_s, z_t, labels, temperature):
         """DistillKit: the KL at this temperature times its square, over the valid tokens."""
-        return temperature**2 * reference.divergence_of(
-            z_s[labels != IGNORED] / temperature, z_t[labels != IGNORED] / temperature, "forward", None
-        ).mean()
+        return (
+            temperature**2
+            * reference.divergence_of(
+                z_s[labels != IGNORED] / temperature, z_t[labels != IGNORED] / temperature, "forward", None
+            ).mean()
+        )
 
 
 def names_of(library):

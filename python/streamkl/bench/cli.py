@@ -10,8 +10,9 @@ from typing import Dict, List
 
 import torch
 
-from . import bars, report
+from . import bars, labels, report
 from .case import DTYPES, Case
+from .labels import Lines
 from .measure import Result, available_memory, exact_gradients, machine
 from .ways import Way, ways_of
 from .worker import Worker
@@ -59,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--bars", action="store_true", help="measure what the project promises instead, and say what is kept"
     )
+    p.add_argument("--labels", action="store_true", help="with --bars: only those of labels and details")
+    p.add_argument(
+        "--peak", type=float, metavar="GF/s", help="FMA peak of these threads (default: asks `streamkl info`)"
+    )
     return p
 
 
@@ -95,6 +100,8 @@ def run(argv: List[str]) -> int:
         if way not in known:
             p.error(f"cannot use --ways {way!r}: it must be one of {', '.join(sorted(known))}")
     print(machine())
+    if args.bars and args.labels:
+        return _say(_label_bars(args))
     results = measure_all(cases, args)
     print(report.table(results))
     if args.csv:
@@ -105,7 +112,7 @@ def run(argv: List[str]) -> int:
         except ModuleNotFoundError:
             print("streamkl: --plot needs matplotlib: pip install 'streamkl[bench]'", file=sys.stderr)
             return 1
-    kept = _bars(results) if args.bars else 0
+    kept = _bars(results, args) if args.bars else 0
     return 1 if any(_our_failure(r) for r in results) else kept
 
 
@@ -160,11 +167,19 @@ def _again(results: List[Result], workers: Dict[str, Worker]) -> List[Result]:
     return results
 
 
-def _bars(results: List[Result]) -> int:
+def _label_bars(args) -> Lines:
+    peak = args.peak or labels.fma_peak(torch.get_num_threads())
+    return labels.verdicts(labels.seconds(), peak)
+
+
+def _bars(results: List[Result], args) -> int:
     extra, more = bars.overhead(), bars.overhead(gradients=True)
     text = f"overhead {1e6 * extra:.0f} us, promised below {1e6 * bars.OVERHEAD:.0f} (with gradients {1e6 * more:.0f})"
     lines = [(text, extra < bars.OVERHEAD)]
-    lines += bars.verdicts(results)
+    return _say([*lines, *bars.verdicts(results), *_label_bars(args)])
+
+
+def _say(lines: Lines) -> int:
     for text, kept in lines:
         print(f"{'ok     ' if kept else 'MISSED '} {text}")
     return 0 if all(kept for _, kept in lines) else 1
