@@ -16,6 +16,7 @@ set(sources
   src/cpu/exchange.c
   src/cpu/grad.c
   src/cpu/grad_sparse.c
+  src/cpu/index.c
   src/cpu/isa.c
   src/cpu/mixture.c
   src/cpu/plan.c

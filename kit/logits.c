@@ -51,7 +51,7 @@ void kit_logits(const struct skl_problem *p, const struct skl_side *side, int64_
                 double *z, double *slope)
 {
     int64_t D = side->a.shape[side->a.ndim - 1];
-    double scale = side->scale != 0 ? side->scale : p->use == SKL_ATTENTION ? 1 / sqrt((double)D) : 1;
+    double scale = side->scale != 0 ? side->scale : p->use != SKL_LINEAR ? 1 / sqrt((double)D) : 1;
     for (int64_t j = 0; j < n; j++) {
         int64_t bj = b + (lo + j) * side->b.stride[side->b.ndim - 2];
         double x = 0;
@@ -94,6 +94,8 @@ int kit_mixes_heads(const struct skl_problem *p)
 
 static int64_t members(const struct skl_problem *p)
 {
+    if (p->use == SKL_INDEXER)
+        return p->t.a.shape[1];
     return p->mix_t > 0 ? p->mix_t : p->head_map.data && p->head_map.ndim == 2 ? p->head_map.shape[1] : 1;
 }
 
@@ -114,10 +116,10 @@ void kit_head_logits(const struct skl_problem *p, int64_t batch, int64_t head, i
                batch * b->stride[0] + head / group * b->stride[1], lo, n, z, slope);
 }
 
-double kit_log_target(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double *log_t, double *slope)
+double kit_log_target(const struct skl_problem *p, int64_t batch, int64_t h, int64_t i, int64_t lo, int64_t n,
+                      double *log_t, double *slope)
 {
-    int64_t i = row % p->s.a.shape[2], h = row / p->s.a.shape[2] % p->s.a.shape[1],
-            batch = row / p->s.a.shape[2] / p->s.a.shape[1], g = members(p);
+    int64_t g = members(p);
     if (g == 1 && !p->raw_t) { /* whatever it is divided by cancels */
         kit_head_logits(p, batch, head_of(p, h, 0), i, lo, n, log_t, slope);
         return 0;

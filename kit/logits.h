@@ -24,8 +24,9 @@ int kit_mixes_heads(const struct skl_problem *p);
 /* Logits of one of the teacher's heads, for query i. */
 void kit_head_logits(const struct skl_problem *p, int64_t batch, int64_t head, int64_t i, int64_t lo, int64_t n,
                      double *z, double *slope);
-/* log of the mean over the row's heads of e^{z - lse}, not divided by its sum (of a single head that will be divided by it, z
+/* log of the mean over the heads that row (batch, h, i) meets of e^{z - lse}, not divided by its sum (of a single head that will be divided by it, z
  * itself); 'slope' is room for n numbers. Returns the largest |lse| of the heads. */
-double kit_log_target(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double *log_t, double *slope);
+double kit_log_target(const struct skl_problem *p, int64_t batch, int64_t h, int64_t i, int64_t lo, int64_t n,
+                      double *log_t, double *slope);
 
 #endif

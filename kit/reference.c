@@ -120,7 +120,9 @@ static void distribution_of_row(const struct skl_problem *p, const struct skl_si
  * gradient. Returns the largest |LSE| of the heads. */
 static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, struct distribution *of)
 {
-    double largest = kit_log_target(p, row, lo, n, of->logp, of->slope);
+    int64_t queries = p->s.a.shape[2], heads = p->s.a.shape[1];
+    double largest = kit_log_target(p, row / queries / heads, row / queries % heads, row % queries, lo, n, of->logp,
+                                    of->slope);
     of->lse = kit_log_sum_exp(n, of->logp);
     for (int64_t j = 0; j < n; j++) {
         of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;

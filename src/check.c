@@ -75,8 +75,10 @@ static void settle_divergence(struct skl_problem *p)
 
 static enum skl_status check_numbers(const struct skl_problem *p)
 {
-    if (p->use != SKL_ATTENTION && p->use != SKL_LINEAR)
-        return bad("use", p->use, "it must be SKL_ATTENTION or SKL_LINEAR");
+    if (p->use < SKL_ATTENTION || p->use > SKL_INDEXER)
+        return bad("use", p->use, "it must be SKL_ATTENTION, SKL_LINEAR or SKL_INDEXER");
+    if (p->identity && (p->identity != 1 || p->use != SKL_INDEXER))
+        return bad("identity", p->identity, "it must be 0, or 1 for an indexer without ReLU");
     if (p->divergence < 0 || p->divergence >= DIVERGENCES)
         return bad("divergence", p->divergence, "it must be one of enum skl_divergence");
     if (p->reduction != SKL_MEAN && p->reduction != SKL_SUM)
@@ -106,8 +108,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)
         return bad("any_order", p->any_order, "it must be 0 or 1");
-    if (p->reserved || p->reserved_t)
-        return bad("problem.reserved", p->reserved ? p->reserved : p->reserved_t, "it must be 0");
+    if (p->reserved)
+        return bad("problem.reserved", p->reserved, "it must be 0");
     return SKL_OK;
 }
 
@@ -220,10 +222,14 @@ static enum skl_status check_workspace(const struct skl_problem *p)
 
 /* ------------------------------------------------------------------------------------------------- sides --- */
 
-static enum skl_status check_rows(const char *name, const struct skl_tensor *t, const struct skl_tensor *a, int dtype,
+static enum skl_status check_rows(const char *name, const struct skl_tensor *t, const struct skl_problem *p, int dtype,
                                   int output)
 {
+    const struct skl_tensor *a = &p->s.a;
+    int64_t queries[2] = {a->shape[0], a->shape[2]};
     struct skl_rule rule = {name, a->ndim - 1, 1 << dtype, a->shape, 0, output};
+    if (p->use == SKL_INDEXER)
+        rule.ndim = 2, rule.shape = queries;
     return t->data ? skl_check_tensor(t, &rule) : SKL_OK;
 }
 
@@ -242,7 +248,7 @@ static const int64_t LONGEST = (int64_t)1 << 40;
 static enum skl_status check_operands(const struct skl_problem *p, const struct skl_side *s,
                                       const struct side_names *names)
 {
-    int attention = p->use == SKL_ATTENTION;
+    int attention = p->use != SKL_LINEAR, index = p->use == SKL_INDEXER && s == &p->s;
     const struct skl_tensor *a = &s->a, *b = &s->b;
     struct skl_rule rule_a = {names->a, attention ? 4 : 0, SKL_FLOATS, NULL, 1, 0};
     TRY(skl_check_tensor(a, &rule_a));
@@ -256,7 +262,9 @@ static enum skl_status check_operands(const struct skl_problem *p, const struct 
     if (attention && (b->shape[1] == 0 ? a->shape[1] != 0 : a->shape[1] % b->shape[1] != 0))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[1] = %lld heads: it must divide the %lld heads of %s",
                         names->b, (long long)b->shape[1], (long long)a->shape[1], names->a);
-    if (s->bias.data) {
+    if (index)
+        TRY(skl_check_indexer(p));
+    if (s->bias.data && !index) {
         struct skl_rule rule = {names->bias, 1, SKL_FLOATS, vocabulary, 0, 0};
         if (attention)
             return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a column bias is for linear problems",
@@ -422,9 +430,9 @@ static enum skl_status check_problem(const struct skl_problem *p)
     TRY(check_operands(p, &p->s, &student_names));
     TRY(check_teacher(p));
     TRY(check_columns(p));
-    TRY(check_rows("begin", &p->begin, &p->s.a, SKL_I32, 0));
-    TRY(check_rows("end", &p->end, &p->s.a, SKL_I32, 0));
-    TRY(check_rows("weight", &p->weight, &p->s.a, SKL_F32, 0));
+    TRY(check_rows("begin", &p->begin, p, SKL_I32, 0));
+    TRY(check_rows("end", &p->end, p, SKL_I32, 0));
+    TRY(check_rows("weight", &p->weight, p, SKL_F32, 0));
     struct named inputs[INPUTS];
     if (p->labels)
         TRY(check_labels(p));
@@ -495,7 +503,7 @@ static enum skl_status check_row_outputs(const struct skl_problem *p, const stru
         const char *why = lacking(p, i);
         if (t->data && why)
             return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s", name, t->data, why);
-        TRY(check_rows(name, t, &p->s.a, row_results[i].dtype, !saved));
+        TRY(check_rows(name, t, p, row_results[i].dtype, !saved));
     }
     return SKL_OK;
 }

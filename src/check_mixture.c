@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The border, of teachers that are mixtures of heads: what head_map, mix_t, lse_t and raw_t may be, and with what. */
+ * The border, of sides of several heads: teachers that are mixtures (head_map, mix_t, lse_t, raw_t) and indexers. */
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
@@ -8,17 +8,17 @@
 
 int skl_mixes_heads(const struct skl_problem *p)
 {
-    return p->mix_t || p->head_map.data || p->lse_t.data || p->raw_t;
+    return p->use == SKL_INDEXER || p->mix_t || p->head_map.data || p->lse_t.data || p->raw_t;
 }
 
 /* What the teacher cannot be here. */
 static enum skl_status check_use(const struct skl_problem *p)
 {
-    const char *name = p->mix_t ? "mix_t" : p->head_map.data ? "head_map" : p->lse_t.data ? "lse_t" : "raw_t";
-    if (p->use != SKL_ATTENTION)
+    const char *name = p->use == SKL_INDEXER ? "an indexer" : p->mix_t ? "mix_t" : p->head_map.data ? "head_map" : p->lse_t.data ? "lse_t" : "raw_t";
+    if (p->use == SKL_LINEAR)
         FAIL("cannot use %s in a linear problem: only attention has heads", name);
     if (p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use %s on CUDA: mixed heads and given LSEs are for the CPU", name);
+        return skl_fail(SKL_UNSUPPORTED, "cannot use %s on CUDA: indexers, mixed heads and given LSEs are for the CPU", name);
     if (p->divergence == SKL_REVERSE_KL || p->divergence == SKL_ALPHA_BETA)
         FAIL("cannot use %s with divergence = %d (%s): it divides by the mixture, which may be 0 in f32", name,
              (int)p->divergence, p->divergence == SKL_REVERSE_KL ? "reverse" : "alpha_beta");
@@ -47,6 +47,25 @@ static enum skl_status check_map(const struct skl_problem *p)
     return SKL_OK;
 }
 
+/* s.a [B, Hi, N, Di] has passed, and s.b goes with it. */
+enum skl_status skl_check_indexer(const struct skl_problem *p)
+{
+    const struct skl_tensor *a = &p->s.a;
+    int64_t shape[3] = {a->shape[0], a->shape[2], a->shape[1]};
+    struct skl_rule rule = {"s.bias", 3, SKL_FLOATS, shape, 0, 0};
+    if (p->s.b.shape[1] != 1)
+        FAIL("cannot use s.b.shape[1] = %lld heads: all heads of an indexer share one", (long long)p->s.b.shape[1]);
+    if (a->shape[1] < 1 || a->shape[1] > INT32_MAX)
+        FAIL("cannot use s.a.shape[1] = %lld heads: an indexer has at least one", (long long)a->shape[1]);
+    if (p->t.a.data && (p->t.a.shape[1] < 1 || p->t.a.shape[1] > INT32_MAX))
+        FAIL("cannot use t.a.shape[1] = %lld heads: a mean takes at least one", (long long)p->t.a.shape[1]);
+    if (p->s.softcap != 0)
+        FAIL("cannot use s.softcap = %g: an indexer has none", p->s.softcap);
+    if (p->mass_ids.data)
+        FAIL("cannot use mass_ids.data = %p: an indexer does not tell masses", p->mass_ids.data);
+    return skl_check_tensor(&p->s.bias, &rule);
+}
+
 /* Called when the operands have been looked at, each by itself. */
 enum skl_status skl_check_mixture(const struct skl_problem *p)
 {
@@ -62,12 +81,14 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
     if (p->raw_t && p->divergence != SKL_FORWARD_KL)
         FAIL("cannot use raw_t = 1 with divergence = %d: only forward KL takes a target that does not sum to 1",
              (int)p->divergence);
+    if (p->use == SKL_INDEXER && (p->mix_t || p->head_map.data))
+        FAIL("cannot use %s with an indexer: its teacher is the mean of all heads", p->mix_t ? "mix_t" : "head_map");
     int64_t heads = p->s.a.shape[1], mixed = p->mix_t > 0 ? p->mix_t : 1;
     if (p->head_map.data) {
         status = check_map(p);
         if (status)
             return status;
-    } else if (p->t.a.shape[1] != heads * mixed) {
+    } else if (p->use != SKL_INDEXER && p->t.a.shape[1] != heads * mixed) {
         FAIL("cannot use t.a.shape[1] = %lld heads: it must be %lld, mix_t = %lld for each of the %lld of s.a",
              (long long)p->t.a.shape[1], (long long)(heads * mixed), (long long)mixed, (long long)heads);
     }
@@ -81,6 +102,8 @@ enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct
     if (out && (out->t.a.data || out->t.b.data))
         FAIL("cannot use %s.data = %p: a teacher of mixed heads or given LSEs gets no gradient",
              out->t.a.data ? "out.t.a" : "out.t.b", out->t.a.data ? out->t.a.data : out->t.b.data);
+    if (partial && w->side[w->student].scorer == SKL_INDEX)
+        FAIL("cannot use an indexer with partial rows: it needs all columns");
     if (partial && w->raw)
         FAIL("cannot use raw_t = 1 with partial rows: their states do not know the sum of t");
     if (partial && skl_wants_head_lses(&w->side[!w->student]))

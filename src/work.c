@@ -26,6 +26,19 @@ static struct skl_rows rows_view(const struct skl_tensor *t)
     return r;
 }
 
+/* Of an indexer they are [B, N]: the rows have one head. */
+static struct skl_rows rows_of(int index, const struct skl_tensor *t)
+{
+    if (!index || !t->data)
+        return rows_view(t);
+    return (struct skl_rows){t->data, {t->stride[0], 0, t->stride[1]}};
+}
+
+static struct skl_operand index_weights(const struct skl_tensor *t)
+{
+    return (struct skl_operand){t->data, t->dtype, {t->stride[0], 0, t->stride[1]}};
+}
+
 /* A row has one integer, or as many as the last dimension. */
 static struct skl_row_ids ids_view(const struct skl_tensor *t, int one)
 {
@@ -43,20 +56,21 @@ static struct skl_row_ids ids_view(const struct skl_tensor *t, int one)
 
 static void fill_side(const struct skl_problem *p, const struct skl_side *s, struct skl_work_side *w)
 {
-    int attention = p->use == SKL_ATTENTION;
+    int attention = p->use != SKL_LINEAR, index = p->use == SKL_INDEXER && s == &p->s;
     if (!s->a.data) { /* an absent teacher has vectors of no entries */
         *w = (struct skl_work_side){.group = 1, .members = 1, .unit = 1, .sign = 1};
         return;
     }
     w->a = operand(&s->a);
     w->b = operand(&s->b);
-    w->bias = vector_view(&s->bias);
+    if (!index)
+        w->bias = vector_view(&s->bias);
     w->dim = s->a.shape[s->a.ndim - 1];
     w->b_batch = attention ? s->b.shape[0] : 1;
     w->b_heads = attention ? s->b.shape[1] : 1;
     w->b_rows = s->b.shape[s->b.ndim - 2];
     w->group = attention && s->b.shape[1] ? s->a.shape[1] / s->b.shape[1] : 1;
-    double scale = s->scale != 0 ? s->scale : attention ? 1 / sqrt((double)w->dim) : 1;
+    double scale = s->scale != 0 ? s->scale : attention && !index ? 1 / sqrt((double)w->dim) : 1;
     w->chain = scale / p->temperature;
     /* tanh(u) = u in f32 for all u that <a, b> times so small a factor can be: such a softcap changes nothing. */
     int capped = s->softcap > 0 && s->softcap <= FLT_MAX && fabs(scale / s->softcap) > 1e-30;
@@ -65,6 +79,11 @@ static void fill_side(const struct skl_problem *p, const struct skl_side *s, str
     w->unit = capped ? 1 / p->temperature : fabs(w->chain);
     w->sign = !capped && scale < 0 ? -1 : 1;
     w->members = 1;
+    if (index) {
+        w->scorer = SKL_INDEX, w->members = s->a.shape[1], w->identity = p->identity;
+        w->sign = 1; /* that of the scale goes with w, which ReLU does not see */
+        w->w = index_weights(&s->bias), w->w_step = s->bias.stride[2];
+    }
 }
 
 /* The teacher's heads. Of a single head that is divided by its sum nothing but its place is new. */
@@ -72,7 +91,7 @@ static void fill_mixture(const struct skl_problem *p, struct skl_work *w)
 {
     struct skl_work_side *t = &w->side[!w->student];
     const struct skl_tensor *map = &p->head_map;
-    t->members = p->mix_t > 0 ? p->mix_t : map->data && map->ndim == 2 ? map->shape[1] : 1;
+    t->members = p->use == SKL_INDEXER ? p->t.a.shape[1] : p->mix_t > 0 ? p->mix_t : map->data && map->ndim == 2 ? map->shape[1] : 1;
     if (map->data)
         t->map = map->data, t->map_stride[0] = map->stride[0], t->map_stride[1] = map->ndim == 2 ? map->stride[1] : 0;
     w->raw = p->raw_t;
@@ -111,13 +130,15 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     int64_t size[3] = {1, 1, 1};
     int lead = p->s.a.ndim - 1;
     for (int i = 0; i < lead; i++) size[3 - lead + i] = p->s.a.shape[i];
-    w->attention = p->use == SKL_ATTENTION;
+    if (p->use == SKL_INDEXER)
+        size[1] = 1;
+    w->attention = p->use != SKL_LINEAR;
     w->batch = size[0], w->heads = size[1], w->n = size[2];
     w->rows = size[0] * size[1] * size[2];
     w->columns = p->columns ? p->columns : p->s.b.shape[p->s.b.ndim - 2];
-    w->begin = rows_view(&p->begin);
-    w->end = rows_view(&p->end);
-    w->weight = rows_view(&p->weight);
+    w->begin = rows_of(p->use == SKL_INDEXER, &p->begin);
+    w->end = rows_of(p->use == SKL_INDEXER, &p->end);
+    w->weight = rows_of(p->use == SKL_INDEXER, &p->weight);
     w->mass_ids = ids_view(&p->mass_ids, 0);
     fill_labels(p, w);
     int counted = w->weight.data || skl_has_labels(w);
@@ -183,17 +204,21 @@ static void fill_grads(const struct skl_grads *g, struct skl_work_side *w)
 {
     w->grad_a = operand(&g->a);
     w->grad_b = operand(&g->b);
-    w->grad_bias = vector_view(&g->bias);
+    if (w->scorer == SKL_INDEX)
+        w->grad_w = index_weights(&g->bias), w->grad_w_step = g->bias.stride[2];
+    else
+        w->grad_bias = vector_view(&g->bias);
 }
 
 static int any_grad(const struct skl_work_side *s)
 {
-    return s->grad_a.data || s->grad_b.data || s->grad_bias.data;
+    return s->grad_a.data || s->grad_b.data || s->grad_bias.data || s->grad_w.data;
 }
 
 void skl_fill_saved(const struct skl_outputs *o, struct skl_work *w)
 {
-#define SKL_ROW_RESULT(name, dtype, needs, value) w->result[SKL_ROW_##name] = rows_view(&o->name);
+    int index = w->side[w->student].scorer == SKL_INDEX;
+#define SKL_ROW_RESULT(name, dtype, needs, value) w->result[SKL_ROW_##name] = rows_of(index, &o->name);
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 }

@@ -38,7 +38,8 @@ struct skl_vector_view {
 /* How a side's scores are made of inner products. */
 enum skl_scorer {
     SKL_INNER,  /* x = <a, b> + bias, or its softcap */
-    SKL_MIXTURE /* x = log2 of the mean of the softmaxes of several heads; no gradient */
+    SKL_MIXTURE, /* x = log2 of the mean of the softmaxes of several heads; no gradient */
+    SKL_INDEX    /* x = sign sum over several heads of w act(<a, b>) */
 };
 
 struct skl_work_side {
@@ -57,6 +58,10 @@ struct skl_work_side {
     struct skl_rows head_lse;
     float *head_m, *head_l;
     double head_unit;
+    /* Of an indexer: w and its gradient, [batch][row][head of a], and whether act is the identity. */
+    struct skl_operand w, grad_w;
+    int64_t w_step, grad_w_step; /* from head to head */
+    int identity;
     /* The score x = sign (<a, b> + bias), or with a softcap x = softcap tanh(inner (<a, b> + bias)), makes the logit
      * z = unit x. unit is positive, so that the largest score is the largest logit. */
     double sign, softcap, inner, unit;
@@ -171,6 +176,24 @@ static inline int64_t skl_entries(const struct skl_work_side *s)
     return s->dim * skl_packs(s);
 }
 
+/* Row heads that share a gradient of b. */
+static inline int64_t skl_sharing(const struct skl_work_side *s)
+{
+    return s->scorer == SKL_INNER ? s->group : 1;
+}
+
+/* Are gradients wanted that are written row by row? */
+static inline int skl_has_grad_rows(const struct skl_work_side *s)
+{
+    return s->grad_a.data || s->grad_w.data;
+}
+
+/* w of row (b, i) and head h, or its gradient. */
+static inline void *skl_w_at(const struct skl_operand *w, int64_t step, const int64_t at[3], int64_t h)
+{
+    return w->data + skl_size_of(w->dtype) * (at[0] * w->stride[0] + at[2] * w->stride[2] + h * step);
+}
+
 /* Do the heads of the mixture's LSEs have to be found? */
 static inline int skl_wants_head_lses(const struct skl_work_side *s)
 {
@@ -254,6 +277,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
 
 /* check_mixture.c: is the teacher more than one head for each of the student's? Then its rules. */
 int skl_mixes_heads(const struct skl_problem *p);
+enum skl_status skl_check_indexer(const struct skl_problem *p);
 enum skl_status skl_check_mixture(const struct skl_problem *p);
 enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
 

@@ -136,7 +136,7 @@ static void border(void)
     p.raw_t = 1, p.lse_t.data = NULL, refused("raw_t = 1 without lse_t", &p, &out), p = f.p;
     p.lse_t.shape[1] = 11, refused("lse_t.shape[1] = 11", &p, &out), p = f.p;
     p.lse_t.dtype = SKL_I32, refused("lse_t.dtype", &p, &out), p = f.p;
-    p.reserved_t = 1, refused("reserved", &p, &out), p = f.p;
+    p.identity = 1, refused("identity = 1", &p, &out), p = f.p;
     p.head_map = skl_matrix(SKL_I32, map, 3, 4), map[6] = 12;
     refused("head_map[1, 2] = 12", &p, &out), map[6] = -1, refused("head_map[1, 2] = -1", &p, &out), map[6] = 0;
     p.head_map = skl_vector(SKL_I32, map, 3), refused("head_map.ndim = 1", &p, &out), p = f.p;

@@ -116,7 +116,14 @@ static inline struct skl_tensor skl_on_cuda(struct skl_tensor t, int32_t index)
 
 /* --------------------------------------------------------------------------------------------- problem --- */
 
-enum skl_use { SKL_ATTENTION = 0, SKL_LINEAR = 1 };
+enum skl_use {
+    SKL_ATTENTION = 0,
+    SKL_LINEAR = 1,
+    /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the mean of the
+     * softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t as in attention. Rows
+     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. On the CPU. */
+    SKL_INDEXER = 2
+};
 
 enum skl_divergence {
     SKL_FORWARD_KL = 0, /* KL(p || q), teacher first */
@@ -142,8 +149,8 @@ struct skl_side {
     /* With labels, the teacher's a and b may be left out. */
     struct skl_tensor a;    /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
     struct skl_tensor b;    /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
-    struct skl_tensor bias; /* linear only: [V], f32, bf16 or f16; optional */
-    double scale;           /* 0: the default, 1/sqrt(D) for attention and 1 for linear */
+    struct skl_tensor bias; /* linear: [V], f32, bf16 or f16; optional. Of an indexer, the weights of its heads */
+    double scale;           /* 0: the default, 1/sqrt(D) for attention, 1 for linear and for indexers */
     double softcap;         /* c > 0: z becomes c tanh(z / c), after the scale and before the temperature. 0: none */
 };
 
@@ -258,7 +265,7 @@ struct skl_problem {
     /* 0: t is divided by its sum over the row. 1: it stays as it is, loss = sum_j t (log t - log q) and
      * dz_s = g (q sum t - t); SKL_FORWARD_KL and lse_t only. */
     int32_t raw_t;
-    int32_t reserved_t; /* 0 */
+    int32_t identity; /* SKL_INDEXER: 1: act is the identity instead of ReLU */
 
     /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, mixtures of heads, details of rows (out.kl and
      * what follows it) or progress. */

@@ -120,6 +120,9 @@ static void pack_rows(const struct skl_worker *w, struct skl_block *block, int s
     int64_t member = s->scorer == SKL_INNER ? s->member : pack;
     float *line = w->scratch.line;
     char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
+    char *of_block = block->pack[side];
+    if (of_block)
+        of_block += pack * products->block_bytes(s->dim, run->plan.block_rows);
     for (int i = 0; i < nr; i++) {
         int in_use = panel * nr + i < block->n;
         if (in_use)
@@ -127,8 +130,8 @@ static void pack_rows(const struct skl_worker *w, struct skl_block *block, int s
         else
             memset(line, 0, (size_t)s->dim * sizeof *line);
         products->pack_row(s->dim, line, (float)s->sign, i, rows);
-        if (block->pack[side])
-            products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, block->pack[side]);
+        if (of_block)
+            products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, of_block);
     }
 }
 
@@ -139,7 +142,7 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
         for (int64_t pack = 0; s->dim && pack < skl_packs(s); pack++) pack_rows(w, block, side, panel, pack);
-        if (block->mix[side])
+        if (block->mix[side]) /* shares or weights */
             skl_set_heads(run, block, side, panel);
         if (block->da[side] && !run->plan.by_tile) {
             int64_t dim = skl_da_entries(run->work, &run->plan, side);
@@ -148,14 +151,14 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
     }
 }
 
-/* by_tile: adds the chunks' sums of da, in the order of the chunks, into the sum of the first chunk that has one.
+/* by_tile: adds the chunks' sums of a pack's da, in the order of the chunks, into the sum of the first chunk that has one.
  * Returns that sum, or NULL if no chunk has one. */
-static float *add_chunks(const struct skl_run *run, struct skl_block *block, int side, int panel)
+static float *add_chunks(const struct skl_run *run, struct skl_block *block, int side, int64_t pack, int panel)
 {
     int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;
     float *sum = NULL;
     for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
-        float *da = block->da[side] + chunk * size + panel * n;
+        float *da = block->da[side] + (chunk * skl_packs(&run->work->side[side]) + pack) * size + panel * n;
         skl_chunk_range(run, block, chunk, &first, &last);
         if (first >= last)
             continue;
@@ -165,25 +168,30 @@ static float *add_chunks(const struct skl_run *run, struct skl_block *block, int
     return sum;
 }
 
-void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel)
+static void write_pack(const struct skl_worker *w, struct skl_block *block, int side, int64_t pack, int panel)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
+    const struct skl_work_side *s = &run->work->side[side];
+    const float *da = run->plan.by_tile
+                          ? add_chunks(run, block, side, pack, panel)
+                          : block->da[side] + panel * k->nr * skl_da_entries(run->work, &run->plan, side);
     float *line = w->scratch.line;
+    for (int i = 0; da && i < k->nr && panel * k->nr + i < block->n; i++) {
+        int64_t at[3];
+        skl_row_index(run->work, block->row[panel * k->nr + i], at);
+        for (int64_t d = 0; d < s->dim; d++) line[d] = da[d * k->nr + i];
+        k->convert_back(s->dim, line, s->grad_a.dtype,
+                        skl_operand_at(&s->grad_a, at[0], skl_head_of(s, at[1], pack), at[2]));
+    }
+}
+
+void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel)
+{
     for (int side = 0; side < 2; side++) {
-        const struct skl_work_side *s = &run->work->side[side];
-        const float *da = block->da[side];
-        if (da && run->plan.by_tile)
-            da = add_chunks(run, block, side, panel);
-        else if (da)
-            da += panel * k->nr * skl_da_entries(run->work, &run->plan, side);
-        if (!da)
-            continue;
-        for (int i = 0; i < k->nr && panel * k->nr + i < block->n; i++) {
-            int64_t at[3];
-            skl_row_index(run->work, block->row[panel * k->nr + i], at);
-            for (int64_t d = 0; d < s->dim; d++) line[d] = da[d * k->nr + i];
-            k->convert_back(s->dim, line, s->grad_a.dtype, skl_operand_at(&s->grad_a, at[0], at[1], at[2]));
-        }
+        for (int64_t pack = 0; block->da[side] && pack < skl_packs(&w->run->work->side[side]); pack++)
+            write_pack(w, block, side, pack, panel);
+        if (block->dw[side])
+            skl_write_grad_weights(w, block, side, panel);
     }
 }

@@ -131,18 +131,19 @@ static struct skl_soon soon_logits(const float *y, int64_t n)
 }
 
 /* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
-static void add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side,
-                           const float *dz, const unsigned char *live, const float *next)
+void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, int64_t pack,
+                        const float *dz, const unsigned char *live, const float *next)
 {
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = run->work->side[side].dim, stride;
     int n = skl_tile_columns(run->work, tile), panels = skl_panels_in_use(run, block);
     float *db = skl_sum_of_columns(run->work, block, side, tile * SKL_BK, &stride);
+    const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
     for (int64_t i = 0; i < steps; i++) {
         int64_t d = i * k->nr, first = numbers * i / steps;
         struct skl_soon soon = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
-        run->plan.products[side]->grad_columns(n, panels, live, dz, block->pack[side], run->plan.block_rows, d, soon,
+        run->plan.products[side]->grad_columns(n, panels, live, dz, rows, run->plan.block_rows, d, soon,
                                                dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
 }
@@ -178,7 +179,7 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
         make_dz(w, block, tile, y, live, count);
         for (int side = 0; side < 2; side++) {
             if (w->run->work->side[side].grad_b.data)
-                add_to_columns(w->run, block, tile, side, y[side], live[side],
+                skl_add_to_columns(w->run, block, tile, side, 0, y[side], live[side],
                                plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
             if (block->dbias[side])
                 add_to_bias(w->run, block, tile, side, y[side]);
@@ -216,8 +217,8 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
 
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
  * has, panel for panel as dz, what will be wanted after it. */
-static void grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0,
-                           int d, const float *dz, const float *next, const unsigned char *live, int add, float *da)
+void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
+                        const float *dz, const float *next, const unsigned char *live, int add, float *da)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
@@ -240,7 +241,7 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t 
     for (int64_t tile = slab; tile < last; tile++) {
         int64_t at = (tile - slab) * plan->panels;
         if (skl_sees_tile(block, tile))
-            grad_rows_tile(w, block, tile, side, d0, d, block->y[side] + at * panel_size,
+            skl_grad_rows_tile(w, block, tile, side, d0, d, block->y[side] + at * panel_size,
                            block->y[side] + (at + 1) * panel_size, block->live[side] + at * SKL_STRIPS_MAX, 1,
                            block->da[side]);
     }
@@ -262,13 +263,13 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
     else if (s->grad_b.data)
-        add_to_columns(run, block, tile, side, y[side], live, kept ? y[!side] + tile_size : NULL);
+        skl_add_to_columns(run, block, tile, side, 0, y[side], live, kept ? y[!side] + tile_size : NULL);
     if (block->dbias[side])
         add_to_bias(run, block, tile, side, y[side]);
     if (s->grad_a.data && few)
         skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)
-        grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
+        skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
 }
 
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
@@ -284,7 +285,9 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
         for (int side = 0; side < 2; side++) {
             int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * block->n;
             float *da = block->da[side] ? block->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
-            if (run->work->grads & 1 << side)
+            if ((run->work->grads & 1 << side) && run->work->side[side].scorer == SKL_INDEX)
+                skl_grad_index(w, block, chunk, tile, side, y[side], tile > first);
+            else if (run->work->grads & 1 << side)
                 grad_tile(w, block, tile, side, y, few, tile + 1 < last, tile > first, da);
         }
     }

@@ -173,6 +173,10 @@ struct skl_kernels {
     /* A mixture of heads: t (+)= share 2^{unit (x - m)}, of nr rows m and share; t = log2 t, -inf where t is 0. */
     void (*mix)(int n, const float *x, float unit, const float *m, const float *share, int add, float *t);
     void (*log2)(int n, float *t);
+    /* An indexer's head, w of nr rows: y (+)= w act(x), act being ReLU or the identity; then dx = dy w act'(x) over x, and
+     * dw += sum_j dy act(x). */
+    void (*index)(int n, const float *x, const float *w, int identity, int add, float *y);
+    void (*index_back)(int n, float *x, const float *dy, const float *w, int identity, double *dw);
 
     /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,

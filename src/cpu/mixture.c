@@ -5,7 +5,7 @@
  *     t[i,j] = 1/g sum_k e^{z_k[i,j] - lse_k[i]},      x = log2 t      over the members k = 0 .. g-1
  *
  * x is a score like any other, with unit log 2: states, divergences and dz do not know where it comes from. Heads go one after
- * the other over all panels, so that a tile of their columns is fetched once. LSEs that were not given are found before the
+ * the other over all panels, so that a tile of their columns is fetched once; an indexer's (index.c) go the same way. LSEs that were not given are found before the
  * call by sweeps of their own: for each member one over all rows, as of a student without a teacher.
  */
 #include "run.h"
@@ -43,6 +43,10 @@ void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side,
 {
     const struct skl_work_side *s = &run->work->side[side];
     int nr = run->plan.kernels->nr;
+    if (s->scorer == SKL_INDEX) {
+        skl_set_weights(run, block, side, panel);
+        return;
+    }
     for (int64_t k = 0; k < s->members; k++) {
         struct skl_panel_head *head = &block->mix[side][panel * s->members + k];
         for (int i = 0; i < nr; i++) {
@@ -55,9 +59,9 @@ void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side,
     }
 }
 
-/* One head's scores of a panel, softcapped, into the panel's t. */
+/* One head's scores x of a panel into the panel's sum: of a mixture softcapped and as its part of t, of an indexer as they are. */
 static void add_head(const struct skl_run *run, const struct skl_block *block, int side, int64_t member, int panel,
-                     int64_t tile, float *x, float *t)
+                     int64_t tile, float *x, float *sum)
 {
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_kernels *k = run->plan.kernels;
@@ -65,44 +69,55 @@ static void add_head(const struct skl_run *run, const struct skl_block *block, i
     double unit = SKL_LOG2E * s->head_unit;
     int j0, j1;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
+    x += j0 * k->nr, sum += j0 * k->nr;
+    if (s->scorer == SKL_INDEX) {
+        k->index(j1 - j0, x, head->share, s->identity, member > 0, sum);
+        return;
+    }
     if (s->softcap > 0)
-        k->softcap(j1 - j0, x + j0 * k->nr, (float)s->inner, s->softcap);
-    k->mix(j1 - j0, x + j0 * k->nr, unit < (double)FLT_MAX ? (float)unit : FLT_MAX, head->m, head->share, member > 0,
-           t + j0 * k->nr);
+        k->softcap(j1 - j0, x, (float)s->inner, s->softcap);
+    k->mix(j1 - j0, x, unit < (double)FLT_MAX ? (float)unit : FLT_MAX, head->m, head->share, member > 0, sum);
 }
 
-static void score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member,
-                       int64_t tile, float *t, int64_t panel_stride)
+/* Columns of the head of b that a member before this one had, too, and that are still where they were fetched to. */
+static int same_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member)
+{
+    const struct skl_work_side *s = &run->work->side[side];
+    return member > 0 && s->dim <= run->plan.products[side]->kc &&
+           skl_head_of(s, block->head, member) / s->group == skl_head_of(s, block->head, member - 1) / s->group;
+}
+
+void skl_score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member, int64_t tile,
+                    float *x, int64_t x_stride, float *sum, int64_t sum_stride, struct skl_columns *columns)
 {
     const struct skl_run *run = w->run;
     const struct skl_work_side *s = &run->work->side[side];
-    int panels = skl_panels_in_use(run, block), kc = run->plan.products[side]->kc;
-    int64_t x_stride = run->plan.whole ? 0 : (int64_t)SKL_BK * run->plan.kernels->nr;
-    int last = member + 1 == s->members;
+    int panels = skl_panels_in_use(run, block), kc = run->plan.products[side]->kc, last = member + 1 == s->members;
     for (int64_t d0 = 0; d0 < s->dim; d0 += kc) {
         int k = s->dim - d0 < kc ? (int)(s->dim - d0) : kc, more = s->dim - d0 > k;
-        struct skl_columns columns = skl_fetch_columns(run, block, side, member, tile, d0, k, 0, w->scratch.columns[0]);
+        if (!columns->at || !same_columns(run, block, side, member))
+            *columns = skl_fetch_columns(run, block, side, member, tile, d0, k, 0, w->scratch.columns[0]);
         for (int panel = 0; panel < panels; panel++) {
-            float *x = w->scratch.of_head + panel * x_stride;
-            struct skl_soon soon = skl_next_columns(run, block, side,
-                                                    more   ? member
-                                                    : last ? 0
-                                                           : member + 1,
+            struct skl_soon soon = skl_next_columns(run, block, side, more ? member : last ? 0 : member + 1,
                                                     more || !last ? tile : tile + 1, more ? d0 + k : 0, panel, panels);
-            skl_score_panel(run, block, side, member, panel, tile, d0, k, columns, soon, x);
-            if (!more)
-                add_head(run, block, side, member, panel, tile, x, t + panel * panel_stride);
+            skl_score_panel(run, block, side, member, panel, tile, d0, k, *columns, soon, x + panel * x_stride);
+            if (!more && sum)
+                add_head(run, block, side, member, panel, tile, x + panel * x_stride, sum + panel * sum_stride);
         }
     }
 }
 
-void skl_score_mixture(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
-                       int64_t panel_stride)
+void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
+                     int64_t panel_stride)
 {
     const struct skl_run *run = w->run;
+    const struct skl_work_side *s = &run->work->side[side];
+    struct skl_columns columns = {NULL, 0};
     int nr = run->plan.kernels->nr;
-    for (int64_t k = 0; k < run->work->side[side].members; k++) score_head(w, block, side, k, tile, y, panel_stride);
-    for (int panel = 0, j0, j1; panel < skl_panels_in_use(run, block); panel++) {
+    int64_t x_stride = s->dim <= run->plan.products[side]->kc ? 0 : (int64_t)SKL_BK * nr;
+    for (int64_t k = 0; k < s->members; k++)
+        skl_score_head(w, block, side, k, tile, w->scratch.of_head, x_stride, y, panel_stride, &columns);
+    for (int panel = 0, j0, j1; s->scorer == SKL_MIXTURE && panel < skl_panels_in_use(run, block); panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         run->plan.kernels->log2(j1 - j0, y + panel * panel_stride + j0 * nr);
     }

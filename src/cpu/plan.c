@@ -59,12 +59,14 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         const struct skl_products *products = plan->products[i];
         int64_t packs = skl_packs(s);
         block->panel[i] = take(memory, &at, plan->panels * packs * products->panel_bytes(s->dim));
-        block->mix[i] = s->scorer == SKL_MIXTURE
+        block->dw[i] = s->grad_w.data ? take(memory, &at, 8 * plan->chunks * packs * rows) : NULL;
+        block->mix[i] = s->scorer != SKL_INNER
                             ? take(memory, &at, (int64_t)sizeof **block->mix * plan->panels * s->members)
                             : NULL;
-        block->pack[i] = s->grad_b.data ? take(memory, &at, products->block_bytes(s->dim, plan->block_rows)) : NULL;
+        block->pack[i] =
+            s->grad_b.data ? take(memory, &at, packs * products->block_bytes(s->dim, plan->block_rows)) : NULL;
         block->da[i] = s->grad_a.data
-                           ? take(memory, &at, 4 * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
+                           ? take(memory, &at, 4 * packs * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
                            : NULL;
         block->y[i] = plan->kept_tiles && s->dim ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
         int marks = (w->grads & 1 << i) && !plan->by_tile;
@@ -109,7 +111,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
     int64_t columns = most(plan->products[0]->column_bytes, plan->products[1]->column_bytes); /* one may serve both */
     int one = plan->one_panel && !(plan->by_tile && plan->recompute);                         /* panel at a time */
-    int mixes = w->side[0].scorer == SKL_MIXTURE || w->side[1].scorer == SKL_MIXTURE;
+    int mixes = w->side[0].scorer != SKL_INNER || w->side[1].scorer != SKL_INNER;
+    int index = w->side[w->student].scorer == SKL_INDEX && w->grads; /* which makes dz of a whole tile */
     size_t at = 0;
     scratch->queue = take(memory, &at, sizeof *scratch->queue);
     for (int i = 0; i < 2; i++) {
@@ -122,7 +125,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
-    scratch->of_head = mixes ? take(memory, &at, plan->whole ? tile : tile * plan->panels) : NULL;
+    scratch->of_head = mixes ? take(memory, &at, plan->whole && !index ? tile : tile * plan->panels) : NULL;
     if (plan->by_tile && w->skip_below > 0) {
         int64_t entries = (int64_t)SKL_BK * plan->block_rows / SKL_LISTED;
         lay_lists(memory, &at, SKL_BK, entries, &scratch->by_column);
@@ -228,7 +231,7 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
         const struct skl_work_side *s = &w->side[i];
         if (s->grad_b.data || s->grad_bias.data) {
             plan->own_columns = 1;
-            plan->group = common_multiple(plan->group, s->group);
+            plan->group = common_multiple(plan->group, skl_sharing(s));
         }
     }
 }
@@ -337,7 +340,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
-    plan->by_tile = plan->whole && w.grads;
+    plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads;
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);

@@ -58,7 +58,8 @@ struct skl_block {
     char *panel[2];                 /* [panels][members] packs of rows for the logits */
     struct skl_panel_head *mix[2];  /* [panels][members] of a mixture */
     char *pack[2];                  /* a pack of all rows for db; NULL: no gradient of b is wanted */
-    float *da[2];                   /* [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
+    double *dw[2];                  /* [chunks][members][block_rows]: of an indexer's weights */
+    float *da[2];                   /* [members] of [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
     float *y[2];                    /* [kept_tiles][panels][SKL_BK][nr] */
     unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
     float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */

@@ -226,8 +226,14 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
             run->states[row] = skl_public_state(w, &empty);
         for (int side = 0; side < 2; side++) {
             const struct skl_operand *g = &w->side[side].grad_a;
-            if (g->data)
-                memset(skl_operand_at(g, at[0], at[1], at[2]), 0, (size_t)(w->side[side].dim * skl_size_of(g->dtype)));
+            const struct skl_work_side *s = &w->side[side];
+            for (int64_t k = 0; k < skl_packs(s); k++) {
+                if (g->data)
+                    memset(skl_operand_at(g, at[0], skl_head_of(s, at[1], k), at[2]), 0,
+                           (size_t)(s->dim * skl_size_of(g->dtype)));
+                if (s->grad_w.data)
+                    memset(skl_w_at(&s->grad_w, s->grad_w_step, at, k), 0, (size_t)skl_size_of(s->grad_w.dtype));
+            }
         }
     }
 }

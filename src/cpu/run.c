@@ -151,7 +151,7 @@ static void do_grads(struct skl_worker *w)
         skl_do_phase(w, run->plan.chunks, task_tiles);
     else
         do_slabs(w);
-    if (run->work->side[0].grad_a.data || run->work->side[1].grad_a.data)
+    if (skl_has_grad_rows(&run->work->side[0]) || skl_has_grad_rows(&run->work->side[1]))
         skl_do_phase(w, run->plan.panels, task_write);
 }
 

@@ -101,15 +101,24 @@ typedef void skl_panel_user(const struct skl_run *run, struct skl_block *block, 
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use);
 
-/* mixture.c: the heads of a side that is a mixture. Their shares for the rows of a panel; scores of a tile for all panels; and
- * the sweeps that find their LSEs before a call, where these are not given. */
+/* mixture.c: sides of several heads. Their shares or weights for the rows of a panel; scores of a tile for all panels; the
+ * products of one of them, which are added to 'sum' unless that is NULL ('columns' are kept from member to member, at first NULL);
+ * and the sweeps that find the LSEs of a mixture's heads before a call, where these are not given. */
 void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side, int panel);
-void skl_score_mixture(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
-                       int64_t panel_stride);
+void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
+                     int64_t panel_stride);
+void skl_score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member, int64_t tile,
+                    float *x, int64_t x_stride, float *sum, int64_t sum_stride, struct skl_columns *columns);
 /* The plan of a call and the bytes that it takes in all, LSEs and what finds them included. */
 enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *w, struct skl_plan *plan, size_t *bytes);
 /* Runs what run->plan says, after the heads' LSEs. */
 enum skl_status skl_run_call(struct skl_run *run);
+
+/* index.c: an indexer's weights for the rows of a panel; the gradients of its heads from dz of a tile; and their weights'. */
+void skl_set_weights(const struct skl_run *run, struct skl_block *block, int side, int panel);
+void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, int side,
+                    const float *dz, int add);
+void skl_write_grad_weights(const struct skl_worker *w, struct skl_block *block, int side, int panel);
 
 /* value.c: columns into states, in the first or the second sweep. */
 void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second);
@@ -156,6 +165,12 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
 /* Where the columns' gradient is summed in f32: in the output itself, or in the block when that has 16 bits. */
 float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
                           int64_t *stride);
+
+/* The two products of dz of a whole tile, for the rows in one of the block's packs. 'next' has what will be wanted after it. */
+void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, int64_t pack,
+                        const float *dz, const unsigned char *live, const float *next);
+void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
+                        const float *dz, const float *next, const unsigned char *live, int add, float *da);
 
 /* grad_sparse.c: the same two products over the few entries that count. */
 void skl_list_entries(const struct skl_worker *w, const struct skl_block *block, int side, const float *dz);

@@ -15,6 +15,7 @@
 #include "alpha_beta.h"
 #include "details.h"
 #include "mixture.h"
+#include "index.h"
 #include "shape.h"
 
 /* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
@@ -63,6 +64,8 @@ const struct skl_kernels KERNELS = {
     .add_tile = add_tile,
     .mix = mix,
     .log2 = log2_tile,
+    .index = index_tile,
+    .index_back = index_back,
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,
