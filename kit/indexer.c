@@ -69,11 +69,11 @@ static void back(const struct skl_problem *p, int64_t b, int64_t i, int64_t lo, 
                 out->dw[(b * N + i) * H + h] += dz[j] * scale * s[h * n + j];
             for (int64_t d = 0; d < D; d++) {
                 if (out->da)
-                    out->da[((b * H + h) * N + i) * D + d] +=
-                        dx * kit_element(k, b * k->stride[0] + (lo + j) * k->stride[2] + d);
+                    out->da[((b * H + h) * N + i) * D + d] += dx * kit_element(k, b * k->stride[0] +
+                                                                                      (lo + j) * k->stride[2] + d);
                 if (out->db)
-                    out->db[(b * M + lo + j) * D + d] +=
-                        dx * kit_element(q, b * q->stride[0] + h * q->stride[1] + i * q->stride[2] + d);
+                    out->db[(b * M + lo + j) * D + d] += dx * kit_element(q, b * q->stride[0] + h * q->stride[1] +
+                                                                                 i * q->stride[2] + d);
             }
         }
     }

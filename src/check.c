@@ -410,7 +410,7 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
     if (p->labels)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with a shard: labels need all columns",
                         (const void *)p->labels);
-    if (p->mix_t || p->head_map.data || p->lse_t.data || p->raw_t)
+    if (skl_mixes_heads(p))
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
                         "of the heads of a mixture");

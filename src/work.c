@@ -91,7 +91,10 @@ static void fill_mixture(const struct skl_problem *p, struct skl_work *w)
 {
     struct skl_work_side *t = &w->side[!w->student];
     const struct skl_tensor *map = &p->head_map;
-    t->members = p->use == SKL_INDEXER ? p->t.a.shape[1] : p->mix_t > 0 ? p->mix_t : map->data && map->ndim == 2 ? map->shape[1] : 1;
+    t->members = p->use == SKL_INDEXER         ? p->t.a.shape[1]
+                 : p->mix_t > 0                ? p->mix_t
+                 : map->data && map->ndim == 2 ? map->shape[1]
+                                               : 1;
     if (map->data)
         t->map = map->data, t->map_stride[0] = map->stride[0], t->map_stride[1] = map->ndim == 2 ? map->stride[1] : 0;
     w->raw = p->raw_t;

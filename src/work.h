@@ -37,7 +37,7 @@ struct skl_vector_view {
 
 /* How a side's scores are made of inner products. */
 enum skl_scorer {
-    SKL_INNER,  /* x = <a, b> + bias, or its softcap */
+    SKL_INNER,   /* x = <a, b> + bias, or its softcap */
     SKL_MIXTURE, /* x = log2 of the mean of the softmaxes of several heads; no gradient */
     SKL_INDEX    /* x = sign sum over several heads of w act(<a, b>) */
 };

@@ -17,7 +17,8 @@ static double want_loss[MOST], want_da[MOST * 8], want_db[MOST * 8], want_dw[MOS
 
 static struct kit_tensor make(int dtype, int ndim, const int64_t *shape, double sd)
 {
-    struct kit_tensor t = kit_tensor(&test_memory, dtype, ndim, shape, 1, test_chance(2) ? KIT_DENSE : KIT_GAPS, KIT_AT_END);
+    struct kit_tensor t = kit_tensor(&test_memory, dtype, ndim, shape, 1, test_chance(2) ? KIT_DENSE : KIT_GAPS,
+                                     KIT_AT_END);
     kit_fill_normal(&t.t, &test_numbers, sd, KIT_NORMAL);
     return t;
 }
@@ -29,7 +30,8 @@ static struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads
     int64_t q_t[4] = {t.B, heads, t.N, 24}, k_t[4] = {t.B, key_heads, t.M, 24}, of_rows[2] = {t.B, t.N};
     t.q = make(dtype, 4, q, 1), t.k = make(dtype, 4, k, 1 / sqrt((double)D)), t.w = make(dtype, 3, w, 1);
     t.q_t = make(dtype, 4, q_t, 1), t.k_t = make(dtype, 4, k_t, 1);
-    t.lse = make(SKL_F32, 3, q_t, 0.3), t.weight = make(SKL_F32, 2, of_rows, 1), t.begin = make(SKL_I32, 2, of_rows, 40);
+    t.lse = make(SKL_F32, 3, q_t, 0.3), t.weight = make(SKL_F32, 2, of_rows, 1),
+    t.begin = make(SKL_I32, 2, of_rows, 40);
     for (int64_t i = 0; i < kit_count(&t.lse.t); i++) kit_set(&t.lse.t, i, kit_get(&t.lse.t, i) + log((double)t.M));
     for (int64_t i = 0; i < kit_count(&t.weight.t); i += 3) kit_set(&t.weight.t, i, 0);
     t.p = skl_problem_of(SKL_INDEXER, t.q.t, t.k.t, t.q_t.t, t.k_t.t);
@@ -46,14 +48,16 @@ static void destroy(struct trial *t)
 static struct skl_outputs outputs(const struct trial *t, double *value)
 {
     struct skl_outputs out = skl_no_outputs();
-    memset(loss, 0xFF, sizeof loss), memset(da, 0xFF, sizeof da), memset(db, 0xFF, sizeof db), memset(dw, 0xFF, sizeof dw);
+    memset(loss, 0xFF, sizeof loss), memset(da, 0xFF, sizeof da), memset(db, 0xFF, sizeof db),
+        memset(dw, 0xFF, sizeof dw);
     out.value = value;
     out.loss = skl_matrix(SKL_F32, loss, t->B, t->N);
     out.s.a = skl_heads(SKL_F32, da, t->B, t->H, t->N, t->D);
     out.s.b = skl_heads(SKL_F32, db, t->B, 1, t->M, t->D);
     out.s.bias = skl_heads(SKL_F32, dw, 1, t->B, t->N, t->H);
     out.s.bias.ndim = 3;
-    for (int i = 0; i < 3; i++) out.s.bias.shape[i] = out.s.bias.shape[i + 1], out.s.bias.stride[i] = out.s.bias.stride[i + 1];
+    for (int i = 0; i < 3; i++)
+        out.s.bias.shape[i] = out.s.bias.shape[i + 1], out.s.bias.stride[i] = out.s.bias.stride[i + 1];
     return out;
 }
 
@@ -75,7 +79,8 @@ static void compare(const struct trial *t, double value, const struct kit_indexe
     for (int64_t i = 0; i < t->B * t->N; i++) rounding = fmax(rounding, size[i]);
     rounding *= 4 * 0x1p-24;
     near_all("loss", loss, want_loss, t->B * t->N, 1e-6 + rounding);
-    CHECK_NEAR(value, want->value, (2e-6 + rounding) * (1 + fabs(want->value)) * fmax(1, g * (double)(t->B * t->N)), "value");
+    CHECK_NEAR(value, want->value, (2e-6 + rounding) * (1 + fabs(want->value)) * fmax(1, g * (double)(t->B * t->N)),
+               "value");
     near_all("da", da, want_da, t->B * t->H * t->N * t->D, g * rounding);
     near_all("db", db, want_db, t->B * t->M * t->D, g * rounding * sqrt((double)t->N));
     near_all("dw", dw, want_dw, t->B * t->N * t->H, g * rounding * 4);
@@ -86,7 +91,8 @@ static void every_way(struct trial *t)
     static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
     struct kit_indexer want = {.loss = want_loss, .da = want_da, .db = want_db, .dw = want_dw, .size = size};
     struct skl_problem *p = &t->p;
-    double value, most_weight = p->weight.data ? 4 : 1, g = p->reduction == SKL_SUM ? most_weight : most_weight / (double)t->N;
+    double value, most_weight = p->weight.data ? 4 : 1,
+                  g = p->reduction == SKL_SUM ? most_weight : most_weight / (double)t->N;
     kit_indexer_run(p, &want);
     for (int k = 0; k < COUNT(isas); k++) {
         if (!skl_isa_available(isas[k]))
@@ -127,7 +133,8 @@ static void random_trial(int k)
     if (test_chance(3))
         p->begin = t.begin.t;
     p->threads = (int)test_between(1, 3);
-    test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d raw %d begin %d",
+    test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d "
+                 "raw %d begin %d",
                  k, (int)t.H, (int)t.D, (int)t.N, (int)t.M, (int)h[0], (int)h[1], t.q.t.dtype, p->causal, p->identity,
                  p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t, p->begin.data != NULL);
     every_way(&t);
@@ -172,7 +179,8 @@ static void zeros_and_nan(void)
     kit_set(&t.w.t, (t.N - 1) * t.H + 1, NAN); /* the last query of the first batch, which alone sees the last key */
     out = outputs(&t, &value);
     CHECK_STATUS(skl_value_and_grad(&t.p, &out), SKL_OK);
-    for (int64_t i = 0; i < t.B * t.N; i++) CHECK(isnan(loss[i]) == (i == t.N - 1), "row %d: %g", (int)i, (double)loss[i]);
+    for (int64_t i = 0; i < t.B * t.N; i++)
+        CHECK(isnan(loss[i]) == (i == t.N - 1), "row %d: %g", (int)i, (double)loss[i]);
     for (int64_t i = 0; i < t.B * t.N; i++) CHECK(isnan(dw[i * t.H]) == (i == t.N - 1), "dw of row %d", (int)i);
     for (int64_t i = 0; i < t.M * t.D; i++) CHECK(!isnan(db[t.M * t.D + i]), "db of the other batch is NaN");
     destroy(&t);

@@ -27,5 +27,28 @@ def mixed_heads() -> None:
     p.write()
 
 
+def indexer() -> None:
+    p = Picture(
+        "indexer",
+        214,
+        "An indexer against the mean of all heads",
+        "The indexer's few heads are weighted and summed into one row of logits, which is compared with the mean of the teacher's softmaxes.",
+    )
+    for i in range(3):
+        y = 56 + 46 * i
+        p.note(24, y, 120, 36, Q, f"q_i head {i}, k_i")
+        p.note(176, y, 96, 36, PLAIN, f"w_i[{i}] ReLU(x)")
+        p.arrow((144, y + 18), (174, y + 18))
+        p.arrow((272, y + 18), (312, 120))
+    p.note(316, 96, 96, 48, Q, "z = sum,|s = softmax z")
+    p.note(560, 56, 136, 48, P, "t = mean of the|softmaxes of q_t k_t")
+    p.note(452, 134, 150, 44, PLAIN, "KL(t || s)|dz = g (s - t)")
+    p.arrow((412, 120), (450, 150))
+    p.arrow((628, 104), (628, 156), (604, 156))
+    p.text(24, 203, "One loss for each query; gradients of q_i, k_i and w_i.", size=11.5, color=SOFT)
+    p.write()
+
+
 if __name__ == "__main__":
     mixed_heads()
+    indexer()

@@ -2,6 +2,7 @@
 """streamkl: the divergence between two softmax distributions, and its gradient, without ever storing them.
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
+    indexer_kl                          the loss of an indexer of sparse attention
     linear_cross_entropy                the same without a teacher; linear_logsumexp
     AttentionKLLoss, LinearKLLoss, LinearCrossEntropyLoss
                                         the same as torch modules
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
     from .low_rank import LowRankHead, compress_head
+    from .indexer import indexer_kl
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
@@ -47,6 +49,7 @@ __all__ = [
     "compare",
     "compress_head",
     "finish",
+    "indexer_kl",
     "linear_backward",
     "linear_cross_entropy",
     "linear_kl",
@@ -56,6 +59,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "indexer_kl": ".indexer",
     "attention_kl": ".functional",
     "linear_cross_entropy": ".functional",
     "linear_kl": ".functional",

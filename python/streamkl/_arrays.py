@@ -38,13 +38,15 @@ class Call:
         ]
         self.operands, self.names = given, list(given)
         self.rows = arrays[0].shape[:-1]  # as people see them
+        if use == _c.INDEXER:  # whose heads make one row
+            self.rows = arrays[0].shape[:1] + arrays[0].shape[2:3]
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
             if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
                 hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
                 rule = f"its leading dimensions must be those of x_s, {self.rows}{hint}"
                 raise bad("x_t.shape", arrays[3].shape, rule)
             arrays[0], arrays[3] = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (arrays[0], arrays[3]))
-        self.flat = arrays[0].shape[:-1]  # as C sees them
+        self.flat = self.rows if use == _c.INDEXER else arrays[0].shape[:-1]  # as C sees them
         over = [("weight", weight, _weight), ("begin", begin, _bound), ("end", end, _bound)]
         more = [
             None if x is None else self._over_rows(name, check(name, _read(name, x)), use) for name, x, check in over

@@ -13,7 +13,7 @@ from importlib.resources import files
 from struct import Struct
 
 F32, BF16, F16, I32, I64 = range(5)
-ATTENTION, LINEAR = range(2)
+ATTENTION, LINEAR, INDEXER = range(3)
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
 VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
@@ -57,7 +57,7 @@ PROBLEM = Layout(
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
-    "mix_t:q head_map:T lse_t:T raw_t:i reserved_t:i shard_at:P"
+    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.

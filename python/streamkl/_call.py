@@ -58,7 +58,6 @@ _CALL = (
     "workspace_bytes",
     "reserved",
     "labels_at",
-    "reserved_t",
     "shard_at",
 )
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
@@ -122,7 +121,7 @@ def _problem(
         at = ctypes.addressof(kept)
     shard_at = 0 if shard is None else ctypes.addressof(shard)
     call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0)
-    call += (stream, workspace, workspace_bytes, 0, at, 0, shard_at)
+    call += (stream, workspace, workspace_bytes, 0, at, shard_at)
     problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
     if labels is None:
         return problem

@@ -15,6 +15,7 @@ _KINDS = {_c.BAD_ARGUMENT: ValueError, _c.OUT_OF_MEMORY: MemoryError, _c.NO_LIBR
 _OPERANDS = {
     _c.ATTENTION: {"s.a": "q_s", "s.b": "k_s", "t.a": "q_t", "t.b": "k_t"},
     _c.LINEAR: {"s.a": "x_s", "s.b": "w_s", "t.a": "x_t", "t.b": "w_t"},
+    _c.INDEXER: {"s.a": "q_i", "s.b": "k_i", "t.a": "q_t", "t.b": "k_t", "s.bias": "w_i", "s.scale": "scale_i"},
 }
 _BOTH = {f"{side}.{name}": f"{name}_{side}" for side in "st" for name in ("bias", "scale", "softcap")}
 _NAME = re.compile(r"\b(?:out\.)?([st]\.(?:a|b|bias|scale|softcap))\b")
@@ -41,6 +42,8 @@ def order_hint(use: int, a_s: Shape, b_s: Shape, a_t: Shape, b_t: Shape) -> str:
     (x_s, x_t, w_s, w_t), as other libraries have it, may have vocabularies of different sizes; other orders are
     believed only if everything fits."""
     given = (a_s, b_s, a_t, b_t)
+    if use == _c.INDEXER:
+        return ""
     if _fit(use, *given):
         return ""
     if _fit(use, a_s, a_t, b_s, b_t) or any(

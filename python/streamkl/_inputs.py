@@ -41,6 +41,23 @@ def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_ma
     )
 
 
+def indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t=None) -> Inputs:
+    """C has one head of keys, [B, 1, M, Di]."""
+    for name, t, dims in (("q_i", q_i, 4), ("k_i", k_i, 3), ("w_i", w_i, 3), ("q_t", q_t, 4), ("k_t", k_t, 4)):
+        _check(name, t)
+        if t.dim() != dims:
+            shape = {"q_i": "[B, Hi, N, Di]", "k_i": "[B, M, Di]", "w_i": "[B, N, Hi]"}.get(name, "[B, heads, keys, D]")
+            raise bad(f"{name}.shape", tuple(t.shape), f"it must be {shape}")
+    _refuse_tangents(q_i, k_i, w_i, q_t, k_t)
+    rows = (q_i.shape[0], q_i.shape[2])
+    weight = None if weight is None else _weight(weight, rows, False)
+    begin = None if begin is None else _bound("begin", begin, rows, False)
+    end = None if end is None else _bound("end", end, rows, False)
+    lse_t = None if lse_t is None else _lse(lse_t)
+    operands = dict(a_s=q_i, b_s=k_i[:, None], bias_s=w_i, a_t=q_t, b_t=k_t)
+    return _in_order(**operands, weight=weight, begin=begin, end=end, lse_t=lse_t)
+
+
 def _in_order(**given: Any) -> Inputs:
     return tuple(given.get(name) for name in _c.INPUTS)
 
@@ -185,7 +202,7 @@ def _weight(t: Any, rows, attention: bool) -> Tensor:
     return _over_rows("weight", t.to(torch.float32), rows, attention)
 
 
-def _bound(name: str, t: Any, rows) -> Tensor:
+def _bound(name: str, t: Any, rows, attention: bool = True) -> Tensor:
     """begin or end, for the operators as int32. Values that int32 does not hold are beyond every column."""
     _check_tensor(name, t)
     if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
@@ -195,7 +212,7 @@ def _bound(name: str, t: Any, rows) -> Tensor:
             t = t.view(torch.int64)
             t = t.masked_fill(t < 0, 2**63 - 1)
         t = t.to(torch.int64).clamp(0, 2**31 - 1)
-    return _over_rows(name, t.to(torch.int32), rows, True)
+    return _over_rows(name, t.to(torch.int32), rows, attention)
 
 
 def _ids(name: str, t: Any) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from . import _c, _call
-from ._options import FIELDS, SCHEMA, Options
+from ._options import FIELDS, SCHEMA, USE, Options
 
 OPERANDS, INPUTS = len(_c.OPERANDS), len(_c.INPUTS)
 END = INPUTS + len(FIELDS)  # of inputs and options among an operator's arguments
@@ -92,9 +92,14 @@ def _gradients(operands: Sequence[Optional[Tensor]], need: int, wide: int) -> Li
     ]
 
 
+def rows_shape(a: Tensor, use: int) -> Any:
+    """Of the results of rows. The heads of an indexer make one row."""
+    return (a.shape[0], a.shape[2]) if use == _c.INDEXER else a.shape[:-1]
+
+
 def _value_outputs(*args) -> List[Tensor]:
     value = torch.empty((), dtype=torch.float32, device=args[0].device)
-    return [value, *_row_tensors(args[0].shape[:-1], args[END], args[0].device)]
+    return [value, *_row_tensors(rows_shape(args[0], args[INPUTS + USE]), args[END], args[0].device)]
 
 
 def _value(*args) -> List[Tensor]:

@@ -33,7 +33,7 @@ from typing import (
 from . import _c
 
 REDUCTIONS = ("none", "mean", "sum")
-NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear"}
+NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear", _c.INDEXER: "indexer"}
 
 
 def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Exception:
@@ -251,6 +251,10 @@ class AttentionOptions(_Options, total=False):
     normalise_t: Annotated[bool, Option(True, "bool", _unless, ("raw_t",))]
 
 
+class IndexerOptions(AttentionOptions, total=False):
+    relu: Annotated[bool, Option(True, "bool", _unless, ("identity",))]
+
+
 class LinearOptions(_Options, total=False):
     temperature: Annotated[float, Option(1.0, "float", _positive)]
     label_weight: Annotated[float, Option(0.0, "float", _finite)]
@@ -269,7 +273,7 @@ def _hints(kind: type) -> Dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-_KINDS = {_c.ATTENTION: AttentionOptions, _c.LINEAR: LinearOptions}
+_KINDS = {_c.ATTENTION: AttentionOptions, _c.LINEAR: LinearOptions, _c.INDEXER: IndexerOptions}
 _TABLES: Dict[int, Dict[str, Option]] = {
     use: {name: hint.__metadata__[0] for name, hint in _hints(kind).items()} for use, kind in _KINDS.items()
 }
@@ -386,6 +390,7 @@ _ALIASES = {
 # What belongs to a call beside its options, and not to the constructor of a module.
 _OF_CALLS = {
     _c.ATTENTION: ("weight", "begin", "end", "return_lse", "lse_t", "head_map"),
+    _c.INDEXER: ("weight", "begin", "end", "lse_t"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
 }
 

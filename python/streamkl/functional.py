@@ -97,7 +97,7 @@ def attention_kl(
     inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
     if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
         refuse_teacher_gradient(q_t, k_t)
-    loss, told = _divergence(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
+    loss, told = divergence_of(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 
@@ -186,7 +186,7 @@ def linear_kl(
     inputs = linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels, mass_ids)
     told_of = wanted_rows(details, labels is not None, mass_ids=mass_ids is not None)
     names = ("lse_s", "lse_t") if return_lse else told_of
-    loss, told = _shaped(x_s, *_divergence(inputs, made, options.get("reduction") == "none", names))
+    loss, told = _shaped(x_s, *divergence_of(inputs, made, options.get("reduction") == "none", names))
     if details:
         return loss, _told(details, told, inputs, made)
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
@@ -247,7 +247,7 @@ def linear_cross_entropy(
     )
     inputs = linear_inputs(x, w, None, None, bias, None, weight, labels, mass_ids)
     names = wanted_rows(details, True, False, mass_ids is not None)
-    loss, rows = _shaped(x, *_divergence(inputs, made, reduction == "none", names))
+    loss, rows = _shaped(x, *divergence_of(inputs, made, reduction == "none", names))
     return (loss, _told(details, rows, inputs, made)) if details else loss
 
 
@@ -266,7 +266,7 @@ def linear_logsumexp(
     numbers = dict(scale_s=scale, softcap_s=softcap, columns=columns, threads=threads)
     made = make_options(_c.LINEAR, dict(lse_weight=1.0, reduction="sum", **numbers))
     inputs = linear_inputs(x, w, None, None, bias, None, None, labels)
-    return _shaped(x, *_divergence(inputs, made, True, ()))[0]
+    return _shaped(x, *divergence_of(inputs, made, True, ()))[0]
 
 
 def _told(details: Sequence[str], rows: Details, inputs: Inputs, options: Options) -> Details:
@@ -284,7 +284,7 @@ def _shaped(x: Tensor, loss: Tensor, rows: Details) -> Tuple[Tensor, Details]:
     return loss.reshape(shape) if loss.dim() else loss, {name: t.reshape(shape) for name, t in rows.items()}
 
 
-def _divergence(inputs: Inputs, options: Options, by_row: bool, names: Sequence[str]) -> Tuple[Tensor, Details]:
+def divergence_of(inputs: Inputs, options: Options, by_row: bool, names: Sequence[str]) -> Tuple[Tensor, Details]:
     """The loss, reduced or not, and the row results of these names."""
     need, wide = gradients_wanted(inputs[:OPERANDS])
     bits = row_bits(*names)

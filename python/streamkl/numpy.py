@@ -19,6 +19,7 @@ from ._options import (
     DIVERGENCE,
     IGNORE_INDEX,
     AttentionOptions,
+    IndexerOptions,
     LinearOptions,
     Options,
     bad,
@@ -39,6 +40,7 @@ __all__ = [
     "attention_kl",
     "attention_partial",
     "finish",
+    "indexer_kl",
     "linear_backward",
     "linear_cross_entropy",
     "linear_kl",
@@ -80,6 +82,34 @@ def attention_kl(
     """
     call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
     return _divergence(call, _c.ATTENTION, options, return_lse, grads)
+
+
+def indexer_kl(
+    q_i: Array,
+    k_i: Array,
+    w_i: Array,
+    q_t: Array,
+    k_t: Array,
+    *,
+    scale_i: float = 1.0,
+    causal: bool = True,
+    weight: Optional[Array] = None,
+    begin: Optional[Array] = None,
+    end: Optional[Array] = None,
+    lse_t: Optional[Array] = None,
+    details: Sequence[str] = (),
+    grads: Sequence[str] = (),
+    **options: Unpack[IndexerOptions],
+) -> Result:
+    """streamkl.indexer_kl for arrays. grads: of "q_i", "k_i" and "w_i"."""
+    keys = np.asarray(k_i)
+    operands = {"q_i": q_i, "k_i": keys[:, None], "w_i": w_i, "q_t": q_t, "k_t": k_t, "bias_t": None}
+    call = Call(_c.INDEXER, operands, weight, begin, end, lse_t=lse_t)
+    given = dict(scale_s=scale_i, causal=causal, **options)
+    result: Any = _divergence(call, _c.INDEXER, given, False, grads, details)
+    if "k_i" in grads:
+        result[1]["k_i"] = result[1]["k_i"].reshape(keys.shape)
+    return result
 
 
 @show_options(_c.LINEAR)

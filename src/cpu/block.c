@@ -173,9 +173,8 @@ static void write_pack(const struct skl_worker *w, struct skl_block *block, int 
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     const struct skl_work_side *s = &run->work->side[side];
-    const float *da = run->plan.by_tile
-                          ? add_chunks(run, block, side, pack, panel)
-                          : block->da[side] + panel * k->nr * skl_da_entries(run->work, &run->plan, side);
+    const float *da = run->plan.by_tile ? add_chunks(run, block, side, pack, panel)
+                                        : block->da[side] + panel * k->nr * skl_da_entries(run->work, &run->plan, side);
     float *line = w->scratch.line;
     for (int i = 0; da && i < k->nr && panel * k->nr + i < block->n; i++) {
         int64_t at[3];

@@ -180,7 +180,7 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
         for (int side = 0; side < 2; side++) {
             if (w->run->work->side[side].grad_b.data)
                 skl_add_to_columns(w->run, block, tile, side, 0, y[side], live[side],
-                               plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
+                                   plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
             if (block->dbias[side])
                 add_to_bias(w->run, block, tile, side, y[side]);
         }
@@ -242,8 +242,8 @@ void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t 
         int64_t at = (tile - slab) * plan->panels;
         if (skl_sees_tile(block, tile))
             skl_grad_rows_tile(w, block, tile, side, d0, d, block->y[side] + at * panel_size,
-                           block->y[side] + (at + 1) * panel_size, block->live[side] + at * SKL_STRIPS_MAX, 1,
-                           block->da[side]);
+                               block->y[side] + (at + 1) * panel_size, block->live[side] + at * SKL_STRIPS_MAX, 1,
+                               block->da[side]);
     }
 }
 
@@ -269,7 +269,8 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     if (s->grad_a.data && few)
         skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)
-        skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add, da);
+        skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add,
+                           da);
 }
 
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk)

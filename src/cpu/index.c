@@ -49,8 +49,7 @@ static void back_head(const struct skl_worker *w, struct skl_block *block, int64
             continue;
         memset(at + j1 * k->nr, 0, (size_t)((end - j1) * k->nr) * sizeof *at);
         k->index_back(end - j0, at + j0 * k->nr, dz + panel * panel_size + j0 * k->nr,
-                      block->mix[side][panel * s->members + member].m, s->identity,
-                      dw ? dw + panel * k->nr : NULL);
+                      block->mix[side][panel * s->members + member].m, s->identity, dw ? dw + panel * k->nr : NULL);
     }
 }
 
@@ -74,8 +73,8 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
         if (s->grad_b.data)
             skl_add_to_columns(run, block, tile, side, k, dx, live, NULL);
         for (int64_t d0 = 0; da && d0 < s->dim; d0 += kc)
-            skl_grad_rows_tile(w, block, tile, side, d0, s->dim - d0 < kc ? (int)(s->dim - d0) : kc, dx, NULL, live, add,
-                               da);
+            skl_grad_rows_tile(w, block, tile, side, d0, s->dim - d0 < kc ? (int)(s->dim - d0) : kc, dx, NULL, live,
+                               add, da);
     }
 }
 

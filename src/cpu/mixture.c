@@ -98,7 +98,10 @@ void skl_score_head(const struct skl_worker *w, const struct skl_block *block, i
         if (!columns->at || !same_columns(run, block, side, member))
             *columns = skl_fetch_columns(run, block, side, member, tile, d0, k, 0, w->scratch.columns[0]);
         for (int panel = 0; panel < panels; panel++) {
-            struct skl_soon soon = skl_next_columns(run, block, side, more ? member : last ? 0 : member + 1,
+            struct skl_soon soon = skl_next_columns(run, block, side,
+                                                    more   ? member
+                                                    : last ? 0
+                                                           : member + 1,
                                                     more || !last ? tile : tile + 1, more ? d0 + k : 0, panel, panels);
             skl_score_panel(run, block, side, member, panel, tile, d0, k, *columns, soon, x + panel * x_stride);
             if (!more && sum)

@@ -63,8 +63,8 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->mix[i] = s->scorer != SKL_INNER
                             ? take(memory, &at, (int64_t)sizeof **block->mix * plan->panels * s->members)
                             : NULL;
-        block->pack[i] =
-            s->grad_b.data ? take(memory, &at, packs * products->block_bytes(s->dim, plan->block_rows)) : NULL;
+        block->pack[i] = s->grad_b.data ? take(memory, &at, packs * products->block_bytes(s->dim, plan->block_rows))
+                                        : NULL;
         block->da[i] = s->grad_a.data
                            ? take(memory, &at, 4 * packs * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
                            : NULL;

@@ -55,12 +55,12 @@ struct skl_plan {
 
 /* The buffers of one block. */
 struct skl_block {
-    char *panel[2];                 /* [panels][members] packs of rows for the logits */
-    struct skl_panel_head *mix[2];  /* [panels][members] of a mixture */
-    char *pack[2];                  /* a pack of all rows for db; NULL: no gradient of b is wanted */
-    double *dw[2];                  /* [chunks][members][block_rows]: of an indexer's weights */
-    float *da[2];                   /* [members] of [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
-    float *y[2];                    /* [kept_tiles][panels][SKL_BK][nr] */
+    char *panel[2];                /* [panels][members] packs of rows for the logits */
+    struct skl_panel_head *mix[2]; /* [panels][members] of a mixture */
+    char *pack[2];                 /* a pack of all rows for db; NULL: no gradient of b is wanted */
+    double *dw[2];                 /* [chunks][members][block_rows]: of an indexer's weights */
+    float *da[2]; /* [members] of [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
+    float *y[2];  /* [kept_tiles][panels][SKL_BK][nr] */
     unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
     float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
     float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss that trains an indexer of sparse attention, for torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Tuple, Union
+
+from torch import Tensor
+
+from . import _c
+from ._details import make_details, wanted_rows
+from ._inputs import indexer_inputs, refuse_teacher_gradient
+from ._ops import OPERANDS
+from ._options import bad, make_options
+from .functional import Details, divergence_of
+
+_NOT_YET = "indexer_kl does not take it yet"
+
+
+def indexer_options(scale_i: float, not_yet: dict, **given: Any) -> Tuple:
+    """The options of C, from those of indexer_kl. not_yet: arguments that are refused by name."""
+    for name, value in not_yet.items():
+        if value is not None:
+            raise bad(name, type(value).__name__, _NOT_YET)
+    return make_options(_c.INDEXER, dict(scale_s=scale_i, **given))
+
+
+def indexer_kl(
+    q_i: Tensor,
+    k_i: Tensor,
+    w_i: Tensor,
+    q_t: Tensor,
+    k_t: Tensor,
+    *,
+    relu: bool = True,
+    scale_i: float = 1.0,
+    scale_t: Optional[float] = None,
+    causal: bool = True,
+    begin: Optional[Tensor] = None,
+    end: Optional[Tensor] = None,
+    window: Optional[Tuple[int, int]] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    lse_t: Optional[Tensor] = None,
+    normalise_t: bool = True,
+    sink_t: Optional[Tensor] = None,
+    support: Optional[Tensor] = None,
+    weight: Optional[Tensor] = None,
+    reduction: str = "mean",
+    details: Sequence[str] = (),
+    threads: int = 0,
+    isa: Optional[str] = None,
+    workspace_limit: Optional[int] = None,
+) -> Union[Tensor, Tuple[Tensor, Details]]:
+    """KL from the mean of a teacher's attention heads to an indexer (DeepSeek's lightning indexer, GLM-5), per (batch, query).
+
+    The indexer's logits are z[i, j] = scale_i sum_h w_i[i, h] act(<q_i[h, i], k_i[j]>), act being ReLU (relu=False: the
+    identity); the target is the mean of the softmaxes of all heads of the teacher. [B, heads, N, M] is never stored.
+
+    q_i [B, Hi, N, Di], k_i [B, M, Di], w_i [B, N, Hi]: the indexer, f32, bf16 or f16, each its own; they get gradients,
+        where ReLU's derivative at 0 is 0.
+    q_t [B, H, N, D], k_t [B, Hkv, M, D]: the teacher, Hkv divides H. It gets no gradient: pass it detached.
+    scale_i, scale_t: factors of the logits; scale_t None is 1/sqrt(D).
+    causal, window: as in attention_kl, but causal is the default. begin, end, weight: over the queries, [N] or [B, N].
+    lse_t [B, H, N], normalise_t: log-denominators of the teacher's heads, as in attention_kl.
+    reduction: "mean" is over the queries, "none" is [B, N].
+    details: names as in linear_kl that need no labels, such as ("entropy_s", "top1_t"): the result is (loss, dict).
+    cu_seqlens_q, cu_seqlens_k, sink_t, support: refused for now.
+    threads, isa, workspace_limit: as in attention_kl. On the CPU; CUDA tensors are refused.
+
+    A query that sees no key, or has weight 0, has loss 0 and gradients of 0 (not None).
+    """
+    made = indexer_options(
+        scale_i,
+        dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, sink_t=sink_t, support=support),
+        scale_t=scale_t,
+        relu=relu,
+        causal=causal,
+        window=window,
+        normalise_t=normalise_t,
+        reduction=reduction,
+        threads=threads,
+        isa=isa,
+        workspace_limit=workspace_limit,
+    )
+    inputs = indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t)
+    refuse_teacher_gradient(q_t, k_t)
+    loss, told = divergence_of(inputs, made, reduction == "none", wanted_rows(details, False))
+    return (loss, make_details(details, told, inputs[OPERANDS], None)) if details else loss
