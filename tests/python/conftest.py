@@ -19,10 +19,14 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(limited)
 
 
+# Two threads, so that every test sees some; one for each of several pytest processes, which would be in each other's way.
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture

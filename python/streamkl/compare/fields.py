@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every number of the report: its key, its name, its unit and its place. The first three parts are llama.cpp's.
+"""Every number of the report: its key, its name, its unit, what it is the mean of, and its place. The first three parts
+are llama.cpp's.
 
-Text, Markdown, JSON, the page and --fail-if all read this table, so a number is added here and in statistics.py only.
+Text, Markdown, JSON, the page, --fail-if and statistics.py all read this table. A number that is the mean of something a
+token has is a line here; one that is not says in statistics.py how it comes from means.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ class Field(NamedTuple):
     key: str
     name: str
     unit: str = ""  # "%" is stored as a share and shown times 100; "nats"; "" is a bare number
+    column: str = ""  # of statistics.columns_of, whose mean it is
 
 
 class Part(NamedTuple):
@@ -51,7 +54,7 @@ PARTS: Tuple[Part, ...] = (
     Part(
         "KL divergence statistics",
         (
-            Field("mean_kld", "Mean    KLD", "nats"),
+            Field("mean_kld", "Mean    KLD", "nats", "kl"),
             Field("max_kld", "Maximum KLD", "nats"),
             *_percentiles("kld", "KLD", "nats"),
             Field("min_kld", "Minimum KLD", "nats"),
@@ -60,36 +63,36 @@ PARTS: Tuple[Part, ...] = (
     Part(
         "Token probability statistics",
         (
-            Field("mean_delta_p", "Mean    Δp", "%"),
+            Field("mean_delta_p", "Mean    Δp", "%", "dp"),
             Field("max_delta_p", "Maximum Δp", "%"),
             *_percentiles("delta_p", "Δp", "%"),
             Field("min_delta_p", "Minimum Δp", "%"),
             Field("rms_delta_p", "RMS Δp", "%"),
-            Field("same_top_p", "Same top p", "%"),
+            Field("same_top_p", "Same top p", "%", "same"),
         ),
     ),
     Part(
         "Other divergences",
         (
-            Field("mean_reverse_kld", "Mean KLD(Q‖base)", "nats"),
-            Field("mean_jsd", "Mean JSD", "nats"),
-            Field("mean_tv", "Mean TV", "%"),
-            Field("mean_entropy_base", "Mean entropy(base)", "nats"),
-            Field("mean_entropy_q", "Mean entropy(Q)", "nats"),
+            Field("mean_reverse_kld", "Mean KLD(Q‖base)", "nats", "reverse"),
+            Field("mean_jsd", "Mean JSD", "nats", "jsd"),
+            Field("mean_tv", "Mean TV", "%", "tv"),
+            Field("mean_entropy_base", "Mean entropy(base)", "nats", "entropy_ref"),
+            Field("mean_entropy_q", "Mean entropy(Q)", "nats", "entropy_other"),
         ),
     ),
     Part(
         "Agreement",
         (
-            Field("top5_base_in_q", "Base's top in Q's top 5", "%"),
-            Field("top10_base_in_q", "Base's top in Q's top 10", "%"),
-            Field("top5_q_in_base", "Q's top in base's top 5", "%"),
-            Field("top10_q_in_base", "Q's top in base's top 10", "%"),
-            Field("accuracy_base", "Base's top is the text's", "%"),
-            Field("accuracy_q", "Q's top is the text's", "%"),
-            Field("flips", "Flips (right to wrong or back)", "%"),
-            Field("broken", "Right in base, wrong in Q", "%"),
-            Field("fixed", "Wrong in base, right in Q", "%"),
+            Field("top5_base_in_q", "Base's top in Q's top 5", "%", "in5"),
+            Field("top10_base_in_q", "Base's top in Q's top 10", "%", "in10"),
+            Field("top5_q_in_base", "Q's top in base's top 5", "%", "back5"),
+            Field("top10_q_in_base", "Q's top in base's top 10", "%", "back10"),
+            Field("accuracy_base", "Base's top is the text's", "%", "right_b"),
+            Field("accuracy_q", "Q's top is the text's", "%", "right_q"),
+            Field("flips", "Flips (right to wrong or back)", "%", "flip"),
+            Field("broken", "Right in base, wrong in Q", "%", "broken"),
+            Field("fixed", "Wrong in base, right in Q", "%", "fixed"),
         ),
     ),
 )

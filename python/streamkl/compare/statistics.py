@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .fields import PERCENTILES, percentile_key
+from .fields import FIELDS, PERCENTILES, percentile_key
 
 Columns = Dict[str, np.ndarray]
 Stat = Dict[str, Optional[float]]
@@ -61,24 +61,8 @@ MEANS: Dict[str, Mean] = {
         lambda m: np.exp(m["nll_q"]) - np.exp(m["nll_b"]),
         lambda c, m: np.exp(m["nll_q"]) * c["nll_q"] - np.exp(m["nll_b"]) * c["nll_b"],
     ),
-    "mean_kld": _of("kl"),
-    "mean_delta_p": _of("dp"),
     "rms_delta_p": Mean(_rms, lambda c, m: c["dp2"] / (2 * max(float(_rms(m)), 1e-300))),
-    "same_top_p": _of("same"),
-    "mean_reverse_kld": _of("reverse"),
-    "mean_jsd": _of("jsd"),
-    "mean_tv": _of("tv"),
-    "mean_entropy_base": _of("entropy_ref"),
-    "mean_entropy_q": _of("entropy_other"),
-    "top5_base_in_q": _of("in5"),
-    "top10_base_in_q": _of("in10"),
-    "top5_q_in_base": _of("back5"),
-    "top10_q_in_base": _of("back10"),
-    "accuracy_base": _of("right_b"),
-    "accuracy_q": _of("right_q"),
-    "flips": _of("flip"),
-    "broken": _of("broken"),
-    "fixed": _of("fixed"),
+    **{field.key: _of(field.column) for field in FIELDS.values() if field.column},
 }
 
 QUANTILES: Dict[str, Tuple[str, float]] = {}  # key: (column, fraction)
@@ -180,11 +164,10 @@ def _stat(
     return {"value": float(value), "error": error, "low": low, "high": high}
 
 
-# Beyond these a number cannot lie, and an interval that was widened must not claim so.
-_SHARES_OF_ONE = {"same_top_p", "mean_tv", "accuracy_base", "accuracy_q", "flips", "broken", "fixed"} | {
-    key for key in MEANS if key.startswith("top")
-}
-_AT_LEAST_ZERO = {"mean_kld", "mean_reverse_kld", "mean_jsd", "rms_delta_p"} | _SHARES_OF_ONE
+# Beyond these a number cannot lie, and an interval that was widened must not claim so: of what a token has, only its change
+# of a probability is ever negative, and shares are shares of one.
+_AT_LEAST_ZERO = {field.key for field in FIELDS.values() if field.column not in ("", "dp")} | {"rms_delta_p"}
+_SHARES_OF_ONE = {key for key in _AT_LEAST_ZERO if FIELDS[key].unit == "%"}
 
 
 def _bounded(key: str, low: float, high: float, value: float) -> Tuple[float, float]:
