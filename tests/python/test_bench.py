@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import torch
 
-from streamkl.bench import bars, cli, measure, report, ways
+from streamkl.bench import bars, cli, measure, report, trainers, ways
 from streamkl.bench.case import Case
 
 CASES = [
@@ -224,3 +224,14 @@ def test_bars_of_labels():
     assert len(lines) == 7 and all("promised" in text or "not installed" in text for text, _ in lines)
     kept = labels.verdicts(dict.fromkeys(took, 1.0), 1e-9, small)
     assert [ok for _, ok in kept] == [True, True, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("setting", trainers.SETTINGS[-3:], ids=lambda setting: setting.trainer)
+def test_trainers_compute_the_same(setting):
+    pytest.importorskip("liger_kernel" if setting.trainer == "liger" else "trl", reason="not installed")
+    x = {
+        f"{name}_{side}": torch.randn(1, 32, 8) if name == "x" else torch.randn(50, 8) for name in "xw" for side in "st"
+    }
+    mask = torch.arange(32)[None] > 10
+    theirs, ours = (loss().item() for loss in trainers.ways(setting, x, mask).values())
+    assert ours == pytest.approx(theirs, rel=1e-5)

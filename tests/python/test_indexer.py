@@ -58,7 +58,8 @@ def test_reductions(reduction, relu):
 
 
 @pytest.mark.parametrize(
-    "mask", (dict(causal=False), dict(window=(5, -1)), dict(end=torch.tensor([[30], [0]])), dict(begin=torch.arange(19)))
+    "mask",
+    (dict(causal=False), dict(window=(5, -1)), dict(end=torch.tensor([[30], [0]])), dict(begin=torch.arange(19))),
 )
 def test_masks(mask):
     check(operands(), reduction="none", **mask)

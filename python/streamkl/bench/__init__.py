@@ -10,7 +10,7 @@ measure    time and peak memory of one way, error of its gradient against float6
 report     progress, table, CSV, plot
 front      the picture of the front page: which cases, measured or read
 picture    its drawing
-trl        the loss of TRL's trainers beside streamkl's
+trainers   the losses of TRL's trainers and of Liger beside streamkl's
 drift      what a drift report costs beside the models' own bodies
 bars       what the project promises about itself, measured
 """
