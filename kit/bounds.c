@@ -2,6 +2,7 @@
 #include "bounds.h"
 
 #include "divergence.h"
+#include "labels.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +45,8 @@ struct row_room {
 static struct row_room get_room(const struct kit_fixture *f)
 {
     size_t n = (size_t)skl_reference_columns(&f->p);
-    struct row_room room = {.all = kit_doubles(8 * n)};
+    struct row_room room = {.all = kit_doubles(9 * n)};
+    room.r.log_q1 = room.all + 8 * n;
     room.r.log_p = room.all, room.r.log_q = room.all + n;
     room.r.grad_x_s = room.all + 2 * n, room.r.grad_x_t = room.all + 3 * n;
     for (size_t side = 0; side < 2; side++) {
@@ -68,6 +70,16 @@ static double unit_of(int32_t dtype)
     return dtype == SKL_BF16 ? 0x1p-8 : dtype == SKL_F16 ? 0x1p-11 : 0;
 }
 
+/* By how much dz of labels, at the temperature T of the divergence, moves where logits of that temperature are off by 1:
+ * those of temperature 1 are off by T. */
+static double label_sensitivity(const struct kit_fixture *f, const struct skl_reference_row *r, int64_t j)
+{
+    const struct skl_labels *l = f->p.labels;
+    double T = f->p.temperature, q = exp(r->log_q1[j]);
+    double of_ce = fabs(l->weight) * (1 + 2 * l->z_loss * (fabs(r->lse1_s) + 1));
+    return T * T * q * (of_ce + fabs(l->lse_weight));
+}
+
 static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, struct row_room *room)
 {
     const struct skl_reference_row *r = &room->r;
@@ -76,6 +88,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
         slope[side] = kit_case_scale(&f->c, side) / f->c.temperature; /* a softcap makes it less */
         unit[side] = f->allow.rounds_dx ? unit_of((side == S ? &f->p.s : &f->p.t)->b.dtype) : 0;
     }
+    int64_t label = kit_label(&f->p, row);
     skl_reference_range(&f->p, row, &room->lo, &room->hi);
     for (int64_t j = room->lo; j < room->hi; j++) {
         struct kit_entry e = {exp(r->log_p[j]), exp(r->log_q[j]), 0, 0};
@@ -84,10 +97,15 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
         double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + r->head_lse + fabs(e.log_p) + fabs(e.log_q);
         if (f->allow.rounds_logits && e.p + e.q > 0)
             kit_divergences[f->c.divergence].sensitivity(&f->p, r, &e, on);
+        on[S] = f->p.labels ? fabs(f->p.labels->kl_weight) * on[S] + label_sensitivity(f, r, j) : on[S];
+        on[T] *= f->p.labels ? fabs(f->p.labels->kl_weight) : 1;
         for (int side = 0; side < 2; side++) {
             room->noise.logit[side][j] = f->allow.rows * 0x1p-24 * size * fabs(g) * on[side] * slope[side];
             room->noise.dx[side][j] = unit[side] * fabs((side == S ? r->grad_x_s : r->grad_x_t)[j]);
         }
+        if (j == label) /* dz is the difference of q and the label's 1, and rounds as that 1 does */
+            room->noise.logit[S][j] += f->allow.rows * 0x1p-24 * fabs(g * f->p.labels->weight) * f->p.temperature *
+                                       slope[S];
     }
 }
 
@@ -225,6 +243,45 @@ static double raw_noise(const struct kit_fixture *f, int64_t row)
     return ROUNDINGS * 0x1p-24 * (1 + most) * (exp(f->want[KIT_LSE_T][row]) + fabs(f->want[KIT_LOSS][row]));
 }
 
+/* A cross-entropy is off by as much as its LSE may be. */
+static double ce_bound(const struct kit_fixture *f, const struct skl_reference_row *r)
+{
+    double lse = kit_near_logits(fmax(fabs(r->lse1_s), fabs(r->ce)), growth_of(f));
+    return lse * (1 + (f->p.labels ? 2 * f->p.labels->z_loss * fabs(r->lse1_s) : 0));
+}
+
+/* The loss with labels is a weighted sum; a log-probability is as far off as its LSE; of two columns whose logits are equal to
+ * rounding, either is the largest. */
+static double row_bound(const struct kit_fixture *f, int k, const struct skl_reference_row *r, double want)
+{
+    const struct skl_labels *l = f->p.labels;
+    double growth = growth_of(f), plain = kit_results[k].bound(want, growth);
+    double near = 1e-5 * growth * (1 + fabs(r->lse_s) + fabs(r->lse_t));
+    switch (k) {
+    case KIT_TOP1_S: return r->margin_s > near ? 0 : INFINITY;
+    case KIT_TOP1_T: return r->margin_t > near ? 0 : INFINITY;
+    case KIT_CE: return ce_bound(f, r);
+    case KIT_LOGPROB_S: return plain + kit_near_logits(r->lse1_s, growth);
+    case KIT_LOGPROB_T: return plain + kit_near_logits(r->lse1_t, growth);
+    case KIT_LOSS:
+        return !l ? plain
+                  : fabs(l->kl_weight) * kit_near(r->kl, growth) + fabs(l->weight) * ce_bound(f, r) +
+                        fabs(l->lse_weight) * kit_near_logits(r->lse1_s, growth) + 0x1p-24 * fabs(want);
+    default: return plain;
+    }
+}
+
+static void bound_told(struct kit_fixture *f)
+{
+    for (int64_t i = 0; i < skl_reference_rows(&f->p); i++) {
+        struct skl_reference_row r = {0};
+        reference_row(f, i, 0, &r);
+        for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
+            if (f->want[k])
+                f->bound[k][i] = f->allow.rows * sums_of(f, k) * row_bound(f, k, &r, f->want[k][i]);
+    }
+}
+
 static void bound_rows(struct kit_fixture *f)
 {
     int64_t rows = skl_reference_rows(&f->p);
@@ -232,6 +289,8 @@ static void bound_rows(struct kit_fixture *f)
     for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
         for (int64_t i = 0; f->want[k] && i < rows; i++)
             f->bound[k][i] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(f->want[k][i], growth);
+    if (f->c.labels || f->c.details)
+        bound_told(f);
     for (int64_t i = 0; i < rows; i++) f->bound[KIT_LOSS][i] += f->allow.rows * raw_noise(f, i);
     f->value_bound = 0;
     for (int64_t i = 0; i < rows; i++) f->value_bound += fabs(skl_reference_upstream(&f->p, i)) * f->bound[KIT_LOSS][i];
@@ -255,7 +314,7 @@ void kit_expect(struct kit_fixture *f)
 {
     struct skl_reference r = {0};
     kit_make_room(f);
-#define ROW(field, id, always, column, bound) r.field = f->want[KIT_##id];
+#define ROW(field, id, needs, column, bound) r.field = f->want[KIT_##id];
 #define GRADIENT(side, operand, id, column) r.side.operand = f->want[KIT_##id];
     KIT_ROW_RESULTS(ROW)
     KIT_GRADIENTS(GRADIENT)
@@ -281,11 +340,11 @@ void kit_expect_row(const struct kit_fixture *f, int64_t row, struct kit_expecte
     struct noise noise = get_noise(e->grad != NULL, D);
     room.r.grad_a_s = e->grad;
     reference_row(f, row, g, &room.r);
-#define ROW(field, id, always, column, bound) e->want[KIT_##id] = room.r.field;
+#define ROW(field, id, needs, column, bound) e->want[KIT_##id] = room.r.field;
     KIT_ROW_RESULTS(ROW)
 #undef ROW
     for (int k = 0; k < KIT_FIRST_GRADIENT; k++)
-        e->bound[k] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(e->want[k], growth_of(f));
+        e->bound[k] = f->allow.rows * sums_of(f, k) * row_bound(f, k, &room.r, e->want[k]);
     noise_of_row(f, row, g, &room);
     for (int64_t j = room.lo; e->grad && j < room.hi; j++) {
         double logit = room.noise.logit[S][j], dx = room.noise.dx[S][j];

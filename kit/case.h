@@ -40,6 +40,11 @@ struct kit_case {
      * 'map' of them, with given LSEs, and t as it stands. */
     int64_t mix, map;
     int lses, raw;
+    /* Linear: labels of this dtype (0: none), with struct skl_labels' numbers, and no teacher if 'alone'. */
+    int labels, alone;
+    double label_weight, kl_weight, lse_weight, smoothing, z_loss, num_items;
+    int details;      /* everything that rows tell */
+    int64_t mass_ids; /* so many for each row; 0: none */
 };
 
 /* Everything at its default, all gradients asked for, on one thread: small problems are faster so. */
@@ -50,6 +55,8 @@ struct kit_case kit_linear_case(int64_t rows, int64_t cols, int64_t dim);
 struct kit_case kit_random_case(struct kit_random *r);
 /* Attention whose teacher is a mixture of heads. */
 struct kit_case kit_random_mixture(struct kit_random *r);
+/* A vocabulary with labels, details or both; sometimes without a teacher. */
+struct kit_case kit_random_labels(struct kit_random *r);
 /* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that
  * they meet tensor cores. */
 struct kit_case kit_random_device_case(struct kit_random *r);

@@ -16,14 +16,14 @@ static void forward_kl(const struct skl_problem *p, const struct skl_reference_r
                        double on[2])
 {
     (void)p;
-    kl(e->p, e->q, e->log_p - e->log_q, r->loss, &on[T], &on[S]);
+    kl(e->p, e->q, e->log_p - e->log_q, r->kl, &on[T], &on[S]);
 }
 
 static void reverse_kl(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
                        double on[2])
 {
     (void)p;
-    kl(e->q, e->p, e->log_q - e->log_p, r->loss, &on[S], &on[T]);
+    kl(e->q, e->p, e->log_q - e->log_p, r->kl, &on[S], &on[T]);
 }
 
 /* dz_P = beta p (log(p/m) - KL(p || m)), and alike with q and 1 - beta. log(p/m) moves by less than 1 where log p moves
@@ -86,9 +86,12 @@ const char *const kit_divergence_names[KIT_DIVERGENCE_COUNT + 1] = {
 #undef DIVERGENCE
 };
 
-int kit_has(int divergence, int result)
+int kit_has(const struct kit_case *c, int result)
 {
-    return kit_results[result].always || (kit_divergences[divergence].rows >> result & 1);
+    int has = kit_divergences[c->divergence].has;
+    has |= (c->alone ? 0 : KIT_NEEDS_TEACHER) | (c->labels ? KIT_NEEDS_LABELS : 0);
+    has |= (c->details ? KIT_NEEDS_DETAILS : 0) | (c->mass_ids ? KIT_NEEDS_MASS : 0);
+    return (kit_results[result].needs & ~has) == 0;
 }
 
 void kit_set_divergence(struct kit_case *c, int divergence)

@@ -9,19 +9,15 @@
 #include "case.h"
 #include "reference.h"
 
-/* X(its number in the header, name, sweeps over the columns that partial states take, row results that it has and not
- * every one has, how large the terms of kl_s and kl_t are, what a rounding of the logits does) */
-#define KIT_DIVERGENCES(X)                                                     \
-    X(SKL_FORWARD_KL, "forward", 1, 0, 1, forward_kl)                          \
-    X(SKL_REVERSE_KL, "reverse", 1, 0, 1, reverse_kl)                          \
-    X(SKL_JSD, "jsd", 2, KIT_TWO_SWEEPS, 1, jsd)                               \
-    X(SKL_SKEW_FORWARD_KL, "skew_forward", 2, KIT_TWO_SWEEPS, 2, skew_forward) \
-    X(SKL_SKEW_REVERSE_KL, "skew_reverse", 2, KIT_TWO_SWEEPS, 2, skew_reverse) \
-    X(SKL_TOTAL_VARIATION, "tv", 2, KIT_TWO_SWEEPS, 1, total_variation)        \
-    X(SKL_ALPHA_BETA, "alpha_beta", 2, KIT_TWO_SWEEPS, 4, alpha_beta)
-
-/* What divergences of two sweeps have. */
-enum { KIT_TWO_SWEEPS = 1 << KIT_KL_S | 1 << KIT_KL_T };
+/* X(its number in the header, name, sweeps over the columns that partial states take, what it has of enum kit_need, how large the terms of kl_s and kl_t are, what a rounding of the logits does) */
+#define KIT_DIVERGENCES(X)                                                           \
+    X(SKL_FORWARD_KL, "forward", 1, 0, 1, forward_kl)                                \
+    X(SKL_REVERSE_KL, "reverse", 1, 0, 1, reverse_kl)                                \
+    X(SKL_JSD, "jsd", 2, KIT_NEEDS_TWO_SWEEPS, 1, jsd)                               \
+    X(SKL_SKEW_FORWARD_KL, "skew_forward", 2, KIT_NEEDS_TWO_SWEEPS, 2, skew_forward) \
+    X(SKL_SKEW_REVERSE_KL, "skew_reverse", 2, KIT_NEEDS_TWO_SWEEPS, 2, skew_reverse) \
+    X(SKL_TOTAL_VARIATION, "tv", 2, KIT_NEEDS_TWO_SWEEPS, 1, total_variation)        \
+    X(SKL_ALPHA_BETA, "alpha_beta", 2, KIT_NEEDS_TWO_SWEEPS, 4, alpha_beta)
 
 enum {
 #define DIVERGENCE(number, name, sweeps, rows, sums, sensitivity) KIT_COUNTS_##sensitivity,
@@ -37,8 +33,8 @@ struct kit_entry {
 
 extern const struct kit_divergence {
     int sweeps;
-    unsigned rows; /* bits of enum kit_result */
-    double sums;   /* how large the terms of kl_s and kl_t are beside 1: a multiple of their bounds */
+    int has;     /* bits of enum kit_need */
+    double sums; /* how large the terms of kl_s and kl_t are beside 1: a multiple of their bounds */
     /* |d dz / d logits| of a column for an upstream gradient of 1: how much of an error of the logits and LSEs is in
      * dz, on[S] and on[T]. An upper estimate of the derivative, without the factor of the errors themselves. */
     void (*sensitivity)(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
@@ -56,7 +52,7 @@ int kit_determined(const struct skl_problem *p);
 
 extern const char *const kit_divergence_names[]; /* ends with NULL */
 
-/* Whether this divergence has this result. */
-int kit_has(int divergence, int result);
+/* Whether the case has this result of rows. */
+int kit_has(const struct kit_case *c, int result);
 
 #endif

@@ -110,6 +110,30 @@ struct kit_case kit_random_mixture(struct kit_random *r)
     return c;
 }
 
+struct kit_case kit_random_labels(struct kit_random *r)
+{
+    static const double weights[] = {1, 0.5, 0, -0.3}, kl_weights[] = {1, 0.5, 4, 0};
+    struct kit_case c;
+    do c = kit_random_case(r);
+    while (c.use != SKL_LINEAR);
+    c.details = kit_chance(r, 2), c.mass_ids = kit_chance(r, 2) ? kit_between(r, 1, 20) : 0;
+    if (c.details && kit_chance(r, 3))
+        return c;
+    c.labels = kit_chance(r, 2) ? SKL_I32 : SKL_I64;
+    c.label_weight = KIT_PICK(r, weights), c.kl_weight = KIT_PICK(r, kl_weights);
+    c.lse_weight = kit_chance(r, 4) ? 0.2 : 0;
+    c.smoothing = kit_chance(r, 3) ? 0.1 : 0, c.z_loss = kit_chance(r, 3) ? 1e-2 : 0;
+    c.num_items = kit_chance(r, 4) ? 17 : 0;
+    c.alone = kit_chance(r, 4);
+    c.ranges = 0; /* a label may lie outside of what its row sees */
+    if (c.alone) {
+        kit_set_divergence(&c, SKL_FORWARD_KL);
+        c.grads &= KIT_GRAD_STUDENT | KIT_GRAD_BIAS_S;
+        c.grads |= KIT_GRAD_A_S;
+    }
+    return c;
+}
+
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
     struct kit_case c = kit_random_case(r);

@@ -99,6 +99,36 @@ static void build_lses(struct kit_fixture *f)
     free(z);
 }
 
+static double random_label(struct kit_random *r, const struct kit_case *c)
+{
+    return kit_chance(r, 4) ? -100 : (double)kit_between(r, 0, c->cols - 1);
+}
+
+static void build_labels(struct kit_fixture *f)
+{
+    const struct kit_case *c = &f->c;
+    f->labels = (struct skl_labels){sizeof f->labels, build_rows(f, KIT_INPUT_LABELS, c->labels, random_label),
+                                    c->label_weight,  c->kl_weight,
+                                    c->lse_weight,    -100,
+                                    c->smoothing,     c->z_loss};
+    f->labels_there = f->labels, f->labels_there.ids = kit_view(&f->in[KIT_INPUT_LABELS]);
+    f->p.labels = &f->labels;
+    if (c->alone)
+        memset(&f->p.t, 0, sizeof f->p.t);
+}
+
+/* Columns and empty slots, some of them twice. */
+static void build_mass_ids(struct kit_fixture *f)
+{
+    const struct skl_tensor *a = &f->in[KIT_INPUT_A_S].t;
+    int64_t shape[4] = {a->shape[0], a->shape[1], a->shape[2], a->shape[3]};
+    shape[a->ndim - 1] = f->c.mass_ids;
+    f->in[KIT_INPUT_MASS] = kit_tensor(f->memory, SKL_I32, a->ndim, shape, 0, f->c.layout, f->c.place);
+    f->p.mass_ids = f->in[KIT_INPUT_MASS].t;
+    for (int64_t i = 0; i < kit_count(&f->p.mass_ids); i++)
+        kit_set(&f->p.mass_ids, i, (double)kit_between(f->random, -1, f->c.cols - 1));
+}
+
 uint64_t kit_checksum(const struct kit_fixture *f)
 {
     uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
@@ -133,6 +163,11 @@ static void build_problem(struct kit_fixture *f)
         build_map(f);
     if (c->lses)
         build_lses(f);
+    f->p.num_items = c->num_items;
+    if (c->labels)
+        build_labels(f);
+    if (c->mass_ids)
+        build_mass_ids(f);
 }
 
 static void build_outputs(struct kit_fixture *f)
@@ -141,10 +176,15 @@ static void build_outputs(struct kit_fixture *f)
     for (int k = 0; k < KIT_RESULTS; k++) {
         int grad = k >= KIT_FIRST_GRADIENT;
         const struct skl_tensor *like = &f->in[grad ? k - KIT_FIRST_GRADIENT : 0].t;
-        int wanted = grad ? (int)(c->grads >> (k - KIT_FIRST_GRADIENT) & 1) : kit_has(c->divergence, k);
+        int ids = k == KIT_TOP1_S || k == KIT_TOP1_T;
+        int wanted = grad ? (int)(c->grads >> (k - KIT_FIRST_GRADIENT) & 1) : kit_has(c, k);
         if (like->data && wanted)
-            f->out[k] = kit_tensor(f->memory, grad && c->own ? like->dtype : SKL_F32, like->ndim - !grad, like->shape,
-                                   grad, c->layout == KIT_BROADCAST ? KIT_GAPS : c->layout, c->place);
+            f->out[k] = kit_tensor(f->memory,
+                                   grad && c->own ? like->dtype
+                                   : ids          ? SKL_I32
+                                                  : SKL_F32,
+                                   like->ndim - !grad, like->shape, grad,
+                                   c->layout == KIT_BROADCAST ? KIT_GAPS : c->layout, c->place);
     }
 }
 
@@ -198,9 +238,13 @@ struct skl_problem kit_problem(const struct kit_fixture *f)
     struct skl_problem p = f->p;
     if (!f->memory->device)
         return p;
-    struct skl_tensor *each[KIT_INPUTS] = {&p.s.a,   &p.s.b, &p.s.bias, &p.t.a,   &p.t.b,     &p.t.bias,
-                                           &p.begin, &p.end, &p.weight, &p.lse_t, &p.head_map};
+    struct skl_tensor labels,
+        *each[KIT_INPUTS] = {&p.s.a, &p.s.b,    &p.s.bias, &p.t.a,      &p.t.b,  &p.t.bias,  &p.begin,
+                             &p.end, &p.weight, &p.lse_t,  &p.head_map, &labels, &p.mass_ids};
     for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
+    if (f->c.alone)
+        memset(&p.t, 0, sizeof p.t);
+    p.labels = p.labels ? &f->labels_there : NULL;
     p.workspace = f->workspace, p.workspace_bytes = f->workspace_bytes;
     return p;
 }

@@ -21,6 +21,8 @@ enum kit_input {
     KIT_INPUT_WEIGHT,
     KIT_INPUT_LSE,
     KIT_INPUT_MAP,
+    KIT_INPUT_LABELS,
+    KIT_INPUT_MASS,
     KIT_INPUTS
 };
 
@@ -33,7 +35,8 @@ struct kit_allowance {
 
 struct kit_fixture {
     struct kit_case c;
-    struct skl_problem p; /* of the host, which the reference reads */
+    struct skl_problem p;                   /* of the host, which the reference reads */
+    struct skl_labels labels, labels_there; /* to which p points, and what a device is given */
     struct kit_tensor in[KIT_INPUTS], out[KIT_RESULTS];
     double value, *value_there;
     const struct kit_memory *memory;

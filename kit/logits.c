@@ -30,6 +30,7 @@ double kit_element(const struct skl_tensor *t, int64_t offset)
     case SKL_F32: return ((const float *)t->data)[offset];
     case SKL_BF16: return bf16_value(((const uint16_t *)t->data)[offset]);
     case SKL_F16: return f16_value(((const uint16_t *)t->data)[offset]);
+    case SKL_I64: return (double)((const int64_t *)t->data)[offset];
     default: return ((const int32_t *)t->data)[offset];
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
+#include "labels.h"
 #include "logits.h"
 
 #include <math.h>
@@ -30,14 +31,15 @@ static int64_t matrix_offset(const struct skl_problem *p, const struct skl_side 
     return p->use == SKL_ATTENTION ? kit_row_offset(&side->b, side->b.shape, 2, matrix) : 0;
 }
 
+/* 0 of a teacher that there is not. */
 static int64_t width(const struct skl_side *side)
 {
-    return side->a.shape[side->a.ndim - 1];
+    return side->a.data ? side->a.shape[side->a.ndim - 1] : 0;
 }
 
 static int64_t height(const struct skl_side *side)
 {
-    return side->b.shape[side->b.ndim - 2];
+    return side->b.data ? side->b.shape[side->b.ndim - 2] : 0;
 }
 
 int64_t skl_reference_rows(const struct skl_problem *p)
@@ -76,14 +78,17 @@ void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, 
     }
 }
 
+/* Without weights, a row whose label is ignored takes no part. */
 static double weight_of_row(const struct skl_problem *p, int64_t row)
 {
-    return p->weight.data ? of_row(p, &p->weight, row) : 1;
+    return p->weight.data ? of_row(p, &p->weight, row) : p->labels && kit_label(p, row) < 0 ? 0 : 1;
 }
 
 static double total_weight(const struct skl_problem *p)
 {
     double total = 0;
+    if (p->num_items > 0)
+        return p->num_items;
     for (int64_t row = 0; row < skl_reference_rows(p); row++) total += weight_of_row(p, row);
     return total;
 }
@@ -308,12 +313,52 @@ static void fill(double *x, int64_t n, double value)
     for (int64_t i = 0; x && i < n; i++) x[i] = value;
 }
 
+static void tell(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, const struct distribution *P,
+                 const struct distribution *Q, struct skl_reference_row *out)
+{
+    struct kit_told s = kit_tell(p, row, lo, n, Q->logp), t = {0};
+    out->entropy_s = s.entropy, out->top1_s = s.top1, out->margin_s = s.margin, out->mass_s = s.mass;
+    if (!p->t.a.data)
+        return;
+    int student_first = p->divergence == SKL_REVERSE_KL || p->divergence == SKL_SKEW_REVERSE_KL;
+    t = kit_tell(p, row, lo, n, P->logp);
+    out->entropy_t = t.entropy, out->top1_t = t.top1, out->margin_t = t.margin, out->mass_t = t.mass;
+    out->reverse = student_first ? kit_kl(n, P->logp, Q->logp) : kit_kl(n, Q->logp, P->logp);
+    out->jsd = kit_jsd(n, P->logp, Q->logp), out->tv = kit_variation(n, P->logp, Q->logp);
+}
+
+/* Labels: the loss becomes a weighted sum, and so does the student's dz, at the temperature of the divergence. z has room for n. */
+static void add_labels(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double g,
+                       struct distribution *P, struct distribution *Q, double *z, struct skl_reference_row *out)
+{
+    double T = p->temperature, largest = -INFINITY, *dz = z + n;
+    int64_t label = kit_label(p, row) - lo;
+    label = label >= 0 && label < n && kit_label(p, row) >= 0 ? label : -1;
+    for (int64_t j = 0; j < n; j++) z[j] = T * (P->logp[j] + P->lse);
+    if (label >= 0 && p->t.a.data)
+        out->lse1_t = kit_log_sum_exp(n, z), out->logprob_t = z[label] - out->lse1_t;
+    for (int64_t j = 0; j < n; j++) z[j] = T * (Q->logp[j] + Q->lse), largest = fmax(largest, z[j]);
+    kit_add_label(p, label, n, z, g, out, dz);
+    if (label >= 0)
+        out->logprob_s = z[label] - kit_log_sum_exp(n, z);
+    for (int64_t j = 0; j < n; j++) {
+        P->dz[j] *= p->labels->kl_weight;
+        Q->dz[j] = p->labels->kl_weight * Q->dz[j] + T * dz[j];
+    }
+    for (int64_t j = 0; out->log_q1 && label >= 0 && j < n; j++) out->log_q1[lo + j] = z[j] - out->lse1_s;
+    out->m_s = largest, out->l_s = 1, out->l1_s = 1; /* which ones is the engine's own affair: kit_open */
+}
+
 int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct skl_reference_row *out)
 {
     int64_t columns = skl_reference_columns(p), lo, hi;
     skl_reference_range(p, row, &lo, &hi);
-    out->loss = out->kl_s = out->kl_t = 0;
-    out->lse_s = out->lse_t = -INFINITY;
+#define ROW(field, id, needs, column, bound) out->field = 0;
+    KIT_ROW_RESULTS(ROW)
+#undef ROW
+    out->lse_s = out->lse_t = out->m_s = -INFINITY;
+    out->lse1_s = out->lse1_t = 0, out->margin_s = out->margin_t = INFINITY;
+    fill(out->log_q1, columns, -INFINITY);
     fill(out->grad_a_s, width(&p->s), 0), fill(out->grad_a_t, width(&p->t), 0);
     fill(out->grad_x_s, columns, 0), fill(out->grad_x_t, columns, 0);
     fill(out->log_q, columns, -INFINITY), fill(out->log_p, columns, -INFINITY);
@@ -321,7 +366,7 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
         return 0;
 
     int64_t n = hi - lo;
-    double *scratch = malloc((size_t)n * 6 * sizeof *scratch);
+    double *scratch = calloc((size_t)n * 8, sizeof *scratch);
     if (!scratch)
         return -1;
     struct distribution P = {scratch, scratch + n, scratch + 2 * n, 0};
@@ -329,15 +374,21 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     out->head_lse = 0;
     if (kit_mixes_heads(p))
         out->head_lse = mixture_of_row(p, row, lo, n, &P);
-    else
+    else if (p->t.a.data)
         distribution_of_row(p, &p->t, row, lo, n, &P);
     distribution_of_row(p, &p->s, row, lo, n, &Q);
     out->lse_t = P.lse, out->lse_s = Q.lse;
 
-    out->loss = divergence(p, n, g, &P, &Q, &out->kl_t, &out->kl_s);
+    if (p->t.a.data)
+        out->kl = divergence(p, n, g, &P, &Q, &out->kl_t, &out->kl_s);
+    out->loss = out->kl;
+    tell(p, row, lo, n, &P, &Q, out);
+    if (p->labels)
+        add_labels(p, row, lo, n, g, &P, &Q, scratch + 6 * n, out);
 
     side_gradients(p, &p->s, row, lo, n, &Q, out->grad_x_s, out->grad_a_s);
-    side_gradients(p, &p->t, row, lo, n, &P, out->grad_x_t, out->grad_a_t);
+    if (p->t.a.data)
+        side_gradients(p, &p->t, row, lo, n, &P, out->grad_x_t, out->grad_a_t);
     for (int64_t j = 0; j < n; j++) {
         if (out->log_q)
             out->log_q[lo + j] = Q.logp[j];
@@ -381,7 +432,9 @@ int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
     double *grad_x = malloc((size_t)columns * 2 * sizeof *grad_x);
     if (!grad_x)
         return -1;
-    clear(p, &p->s, &out->s), clear(p, &p->t, &out->t);
+    clear(p, &p->s, &out->s);
+    if (p->t.a.data)
+        clear(p, &p->t, &out->t);
     for (int64_t row = 0; row < rows; row++) {
         struct skl_reference_row r = {0};
         double g = upstream(p, row, total);
@@ -394,10 +447,11 @@ int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
         }
         if (g != 0) {
             accumulate(p, &p->s, row, r.grad_x_s, &out->s);
-            accumulate(p, &p->t, row, r.grad_x_t, &out->t);
+            if (p->t.a.data)
+                accumulate(p, &p->t, row, r.grad_x_t, &out->t);
             value += g * r.loss;
         }
-#define ROW(field, id, always, column, bound) fill(out->field ? out->field + row : NULL, 1, r.field);
+#define ROW(field, id, needs, column, bound) fill(out->field ? out->field + row : NULL, 1, r.field);
         KIT_ROW_RESULTS(ROW)
 #undef ROW
     }

@@ -24,12 +24,15 @@ double skl_reference_upstream(const struct skl_problem *p, int64_t row);
 /* One row. Pointers are filled when they are not NULL. A row of weight 0 or without columns has loss 0, LSE -inf,
  * gradient 0. kl_s and kl_t are what the gradients subtract, of JSD KL(q || m) and KL(p || m); 0 for forward and reverse KL. */
 struct skl_reference_row {
-#define ROW(field, id, always, column, bound) double field;
+#define ROW(field, id, needs, column, bound) double field;
     KIT_ROW_RESULTS(ROW)
 #undef ROW
     double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */
     double *grad_x_s, *grad_x_t; /* [columns]: with respect to x = <a, b> + bias */
     double *log_q, *log_p;       /* [columns]: log-probabilities, -inf where there is no mass */
+    double *log_q1;              /* [columns]: the student's at temperature 1, of a row with a label */
+    double lse1_s, lse1_t;       /* LSEs at temperature 1, of such a row */
+    double margin_s, margin_t;   /* by how much the largest logit is larger than the second */
     double head_lse;             /* the largest |LSE| of a mixture's heads; 0 if the teacher is one head */
 };
 
@@ -44,7 +47,7 @@ struct skl_reference_grads {
 struct skl_reference {
     double value;
     /* [rows]; each may be NULL */
-#define ROW(field, id, always, column, bound) double *field;
+#define ROW(field, id, needs, column, bound) double *field;
     KIT_ROW_RESULTS(ROW)
 #undef ROW
     struct skl_reference_grads s, t;

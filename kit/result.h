@@ -8,14 +8,40 @@
 
 #include <streamkl/streamkl.h>
 
-/* X(field of skl_outputs and of the reference, identifier, whether every divergence has it, column in which
+/* What a case must have for a result. */
+enum kit_need {
+    KIT_ALWAYS = 0,
+    KIT_NEEDS_TWO_SWEEPS = 1, /* a divergence of two sweeps */
+    KIT_NEEDS_TEACHER = 2,
+    KIT_NEEDS_LABELS = 4,
+    KIT_NEEDS_DETAILS = 8,
+    KIT_NEEDS_MASS = 16
+};
+
+/* X(field of skl_outputs and of the reference, identifier, what a case must have for it, column in which
  * `streamkl check` shows it, how far off a number of it may be) */
-#define KIT_ROW_RESULTS(X)                          \
-    X(loss, LOSS, 1, KIT_IN_LOSS, kit_near)         \
-    X(lse_s, LSE_S, 1, KIT_IN_LSE, kit_near_logits) \
-    X(lse_t, LSE_T, 1, KIT_IN_LSE, kit_near_logits) \
-    X(kl_s, KL_S, 0, KIT_IN_LOSS, kit_near)         \
-    X(kl_t, KL_T, 0, KIT_IN_LOSS, kit_near)
+#define KIT_ROW_RESULTS(X)                                                                                         \
+    X(loss, LOSS, KIT_ALWAYS, KIT_IN_LOSS, kit_near)                                                               \
+    X(lse_s, LSE_S, KIT_ALWAYS, KIT_IN_LSE, kit_near_logits)                                                       \
+    X(lse_t, LSE_T, KIT_NEEDS_TEACHER, KIT_IN_LSE, kit_near_logits)                                                \
+    X(kl_s, KL_S, KIT_NEEDS_TWO_SWEEPS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                 \
+    X(kl_t, KL_T, KIT_NEEDS_TWO_SWEEPS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                 \
+    X(m_s, M_S, KIT_NEEDS_LABELS, KIT_IN_LSE, kit_open)                                                            \
+    X(l_s, L_S, KIT_NEEDS_LABELS, KIT_IN_LSE, kit_open)                                                            \
+    X(l1_s, L1_S, KIT_NEEDS_LABELS, KIT_IN_LSE, kit_open)                                                          \
+    X(kl, KL, KIT_NEEDS_LABELS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                         \
+    X(ce, CE, KIT_NEEDS_LABELS, KIT_IN_LOSS, kit_near_logits)                                                      \
+    X(entropy_s, ENTROPY_S, KIT_NEEDS_DETAILS, KIT_IN_LOSS, kit_near)                                              \
+    X(entropy_t, ENTROPY_T, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                          \
+    X(logprob_s, LOGPROB_S, KIT_NEEDS_DETAILS | KIT_NEEDS_LABELS, KIT_IN_LSE, kit_near_logits)                     \
+    X(logprob_t, LOGPROB_T, KIT_NEEDS_DETAILS | KIT_NEEDS_LABELS | KIT_NEEDS_TEACHER, KIT_IN_LSE, kit_near_logits) \
+    X(top1_s, TOP1_S, KIT_NEEDS_DETAILS, KIT_IN_LOSS, kit_exact)                                                   \
+    X(top1_t, TOP1_T, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_exact)                               \
+    X(reverse, REVERSE, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                              \
+    X(jsd, JSD, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                      \
+    X(tv, TV, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                        \
+    X(mass_s, MASS_S, KIT_NEEDS_MASS, KIT_IN_LOSS, kit_near)                                                       \
+    X(mass_t, MASS_T, KIT_NEEDS_MASS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)
 
 /* X(side and operand: fields of skl_outputs and of the reference, identifier, column) */
 #define KIT_GRADIENTS(X)              \
@@ -27,7 +53,7 @@
     X(t, bias, BIAS_T, KIT_IN_GRAD_B)
 
 enum kit_result {
-#define ROW(field, id, always, column, bound) KIT_##id,
+#define ROW(field, id, needs, column, bound) KIT_##id,
 #define GRADIENT(side, operand, id, column) KIT_##id,
     KIT_ROW_RESULTS(ROW) KIT_GRADIENTS(GRADIENT)
 #undef ROW
@@ -51,7 +77,7 @@ extern const char *const kit_column_names[KIT_COLUMNS];
 extern const struct kit_result_info {
     const char *name;
     size_t offset; /* of its tensor in struct skl_outputs */
-    int always;    /* every divergence has it */
+    int needs;     /* bits of enum kit_need */
     enum kit_column column;
     double (*bound)(double want, double growth); /* rows' results only; growth is that of products of this width */
 } kit_results[KIT_RESULTS];
@@ -68,5 +94,9 @@ struct skl_tensor *kit_slot(struct skl_outputs *out, int result);
 double kit_near(double want, double growth);
 /* An LSE, which may be a single logit: its rounding grows with the width of the products. */
 double kit_near_logits(double want, double growth);
+/* A column's number. Where the two largest logits are equal to rounding, kit/bounds.c leaves it open. */
+double kit_exact(double want, double growth);
+/* What is only told from one call to the next: any number, but infinite where it should be. */
+double kit_open(double want, double growth);
 
 #endif

@@ -8,7 +8,7 @@ const char *const kit_dtype_names[] = {"f32", "bf16", "f16", NULL};
 
 size_t kit_element_size(int32_t dtype)
 {
-    return dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
+    return dtype == SKL_I64 ? 8 : dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
 }
 
 int64_t kit_count(const struct skl_tensor *t)
@@ -73,6 +73,7 @@ static double load(const struct skl_tensor *t, int64_t offset)
     case SKL_F32: return ((const float *)t->data)[offset];
     case SKL_BF16: return from_bits(((const uint16_t *)t->data)[offset], 7, 127);
     case SKL_F16: return from_bits(((const uint16_t *)t->data)[offset], 10, 15);
+    case SKL_I64: return (double)((const int64_t *)t->data)[offset];
     default: return ((const int32_t *)t->data)[offset];
     }
 }
@@ -83,6 +84,7 @@ static void store(const struct skl_tensor *t, int64_t offset, double value)
     case SKL_F32: ((float *)t->data)[offset] = (float)value; break;
     case SKL_BF16: ((uint16_t *)t->data)[offset] = to_bits(value, 7, 127); break;
     case SKL_F16: ((uint16_t *)t->data)[offset] = to_bits(value, 10, 15); break;
+    case SKL_I64: ((int64_t *)t->data)[offset] = (int64_t)value; break;
     default: ((int32_t *)t->data)[offset] = (int32_t)value; break;
     }
 }
@@ -105,7 +107,7 @@ void kit_get_row(const struct skl_tensor *t, int64_t index, int64_t n, double *v
 
 double kit_half_ulp(int32_t dtype, double got, double want)
 {
-    if (dtype == SKL_F32 || !isfinite(got) || !isfinite(want))
+    if ((dtype != SKL_BF16 && dtype != SKL_F16) || !isfinite(got) || !isfinite(want))
         return 0;
     int fraction_bits = dtype == SKL_BF16 ? 7 : 10, least = dtype == SKL_BF16 ? -126 : -14, exponent;
     frexp(fmax(fabs(got), fabs(want)), &exponent);
