@@ -31,14 +31,43 @@ set(sources
 # One template, compiled once per instruction set. Only these objects may hold instructions beyond the baseline, so
 # they are never part of link-time optimisation: it would inline them into code that runs on every processor.
 set(kernels src/cpu/kernels/baseline.c)
+set(units)
+
+# A set that not every compiler and assembler knows: without them it is left out. isa.c is told what there is.
+function(streamkl_unit isa source)
+  string(TOUPPER ${isa} name)
+  string(REPLACE ";" " " CMAKE_REQUIRED_FLAGS "${flags_${isa}}")
+  check_c_source_compiles("${source}" STREAMKL_COMPILES_${name})
+  if(STREAMKL_COMPILES_${name})
+    set(kernels ${kernels} src/cpu/kernels/${isa}.c PARENT_SCOPE)
+    set(units ${units} SKL_WITH_${name} PARENT_SCOPE)
+  endif()
+endfunction()
+
 if(STREAMKL_TARGET_X86_64)
   list(APPEND kernels src/cpu/kernels/avx2.c src/cpu/kernels/avx2_narrow.c src/cpu/kernels/avx512.c
        src/cpu/kernels/avx512_narrow.c)
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
+  set(flags_amx ${flags_avx512} -mamx-tile -mamx-bf16)
+  set(flags_emulated ${flags_avx2} -Wno-psabi)  # vectors wider than a register never leave their file
+  streamkl_unit(avx512bf16 "#include <immintrin.h>
+    int main(void) { __m512 c = _mm512_setzero_ps(); c = _mm512_dpbf16_ps(c, (__m512bh)c, (__m512bh)c); return 0; }")
+  streamkl_unit(amx "#include <immintrin.h>
+    int main(void) { _tile_zero(0); _tile_dpbf16ps(0, 1, 2); _tile_release(); return 0; }")
+  if(STREAMKL_TESTS AND NOT SKBUILD)  # reached by STREAMKL_ISA=amx-emulated and the like
+    list(APPEND kernels src/cpu/kernels/emulated_amx.c src/cpu/kernels/emulated_avx512bf16.c)
+    list(APPEND units SKL_WITH_STAND_INS)
+  endif()
 elseif(STREAMKL_TARGET_AARCH64)
   list(APPEND kernels src/cpu/kernels/neon.c)
+  set(flags_neonbf16 -march=armv8.2-a+bf16)
+  streamkl_unit(neonbf16 "#include <arm_neon.h>
+    int main(void) { return (int)vgetq_lane_f32(vbfdotq_f32(vdupq_n_f32(0), vreinterpretq_bf16_u32(vdupq_n_u32(0)),
+    vreinterpretq_bf16_u32(vdupq_n_u32(0))), 0); }")
 endif()
+set_property(SOURCE src/cpu/isa.c APPEND PROPERTY COMPILE_DEFINITIONS ${units})
 foreach(kernel ${kernels})
   string(REGEX REPLACE ".*kernels/([a-z0-9]*).*\\.c" "\\1" isa ${kernel})
   set_property(SOURCE ${kernel} APPEND PROPERTY COMPILE_OPTIONS

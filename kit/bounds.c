@@ -64,10 +64,25 @@ static void reference_row(const struct kit_fixture *f, int64_t row, double g, st
     exit(1);
 }
 
-/* Half a unit in the last place of 16 bits, relative. */
-static double unit_of(int32_t dtype)
+static int all_bf16(const struct skl_problem *p)
 {
-    return dtype == SKL_BF16 ? 0x1p-8 : dtype == SKL_F16 ? 0x1p-11 : 0;
+    const struct skl_tensor *operands[] = {&p->s.a, &p->s.b, &p->t.a, &p->t.b};
+    int all = 1;
+    for (int k = 0; k < 4; k++) all &= !operands[k]->data || operands[k]->dtype == SKL_BF16;
+    return all;
+}
+
+/* How far off dx may be when it is multiplied, relative: half a unit in the last place of 16 bits; of two bf16 numbers
+ * where a tile unit takes it in two parts. */
+static double unit_of(const struct kit_fixture *f, int side)
+{
+    const struct skl_problem *p = &f->p;
+    int dtype = (side == S ? &p->s : &p->t)->b.dtype;
+    if (f->allow.rounds_dx)
+        return dtype == SKL_BF16 ? 0x1p-8 : dtype == SKL_F16 ? 0x1p-11 : 0;
+    int tiles = all_bf16(p) && !f->memory->device && (p->isa == SKL_ISA_BEST || p->isa == SKL_ISA_AMX) &&
+                skl_isa_available(SKL_ISA_AMX);
+    return !tiles ? 0 : p->round_dz ? 0x1p-8 : 0x1p-17;
 }
 
 /* By how much dz of labels, at the temperature T of the divergence, moves where logits of that temperature are off by 1:
@@ -86,7 +101,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
     double slope[2], unit[2];
     for (int side = 0; side < 2; side++) {
         slope[side] = kit_case_scale(&f->c, side) / f->c.temperature; /* a softcap makes it less */
-        unit[side] = f->allow.rounds_dx ? unit_of((side == S ? &f->p.s : &f->p.t)->b.dtype) : 0;
+        unit[side] = unit_of(f, side);
     }
     int64_t label = kit_label(&f->p, row);
     skl_reference_range(&f->p, row, &room->lo, &room->hi);

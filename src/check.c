@@ -104,7 +104,9 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad_real("skip_below", p->skip_below, "it must be at least 0 (nothing but zeros) and below 1");
     if (!(p->num_items >= 0 && p->num_items < HUGE_VAL))
         return bad_real("num_items", p->num_items, "it must be 0 (the sum of the weights), or positive and finite");
-    if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEON)
+    if (p->round_dz != 0 && p->round_dz != 1)
+        return bad("round_dz", p->round_dz, "it must be 0 or 1");
+    if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEONBF16)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)
         return bad("any_order", p->any_order, "it must be 0 or 1");

@@ -116,6 +116,7 @@ struct skl_work {
     size_t limit;
     int limit_is_default;
     double skip_below;
+    int round_dz;
     skl_progress progress;
     void *progress_data;
     struct skl_shard shard;   /* .exchange NULL: the columns are all there are */

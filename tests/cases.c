@@ -12,8 +12,11 @@ struct kit_case test_random_case(void)
 
 void test_build(struct kit_fixture *f, const struct kit_case *c)
 {
+    struct kit_case drawn = *c;
     skl_team_waits = 1;
-    kit_build(f, c, &test_memory, &test_numbers);
+    if (test_bf16())
+        drawn.dtype[S] = drawn.dtype[T] = SKL_BF16;
+    kit_build(f, &drawn, &test_memory, &test_numbers);
     kit_make_room(f);
     f->checksum = kit_checksum(f);
 }
@@ -66,7 +69,7 @@ int test_run_slices(struct kit_fixture *f, int64_t n)
 
 int test_all_ways(const struct kit_case *c)
 {
-    static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+    static const enum skl_isa isas[] = TEST_ISAS;
     struct kit_fixture f;
     char text[512];
     int wrong = 0;

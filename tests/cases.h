@@ -10,11 +10,17 @@
 #include "../kit/ways.h"
 #include "test.h"
 
+/* All instruction sets, of which some are here. */
+#define TEST_ISA_LIST                                                                                               \
+    SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON, SKL_ISA_AMX, SKL_ISA_AVX512BF16, SKL_ISA_NEONBF16
+#define TEST_ISAS {TEST_ISA_LIST}
+
 /* Guard pages around every tensor. */
 extern const struct kit_memory test_memory;
 
 struct kit_case test_random_case(void);
 
+/* With STREAMKL_TEST_BF16=1 in the environment all operands are bf16: for the units that multiply it. */
 void test_build(struct kit_fixture *f, const struct kit_case *c);
 void test_destroy(struct kit_fixture *f); /* checks that no call changed the inputs since kit_expect() */
 

@@ -89,6 +89,11 @@ int test_quick(void)
     return environment("STREAMKL_TEST_QUICK", 0) != 0;
 }
 
+int test_bf16(void)
+{
+    return environment("STREAMKL_TEST_BF16", 0) != 0;
+}
+
 int test_cases(int full, int quick)
 {
     return (int)environment("STREAMKL_TEST_CASES", test_quick() ? quick : full);

@@ -144,6 +144,7 @@ static void numbers(void)
     RULE(ALL, "threads", "-1", x.p.threads = -1);
     RULE(ALL, "threads", "1000000", x.p.threads = 1000000);
     RULE(ALL, "isa", "77", x.p.isa = 77);
+    RULE(ALL, "round_dz", "2", x.p.round_dz = 2);
     RULE(ALL, "skip_below", "-0.5", x.p.skip_below = -0.5);
     RULE(ALL, "skip_below", "1", x.p.skip_below = 1);
     RULE(ALL, "skip_below", "nan", x.p.skip_below = NAN);

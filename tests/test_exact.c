@@ -6,7 +6,7 @@
  */
 #include "eager.h"
 
-static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+static const enum skl_isa isas[] = TEST_ISAS;
 static const char *const divergence_names[] = {"forward", "reverse", "jsd"};
 
 /* ----------------------------------------------------------------------------------------------- problems --- */

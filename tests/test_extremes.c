@@ -5,7 +5,7 @@
  */
 #include "cases.h"
 
-static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+static const enum skl_isa isas[] = TEST_ISAS;
 
 /* All ways on all instruction sets, the bounds widened by what the rounding of logits of this size does. */
 static void run_everywhere(struct kit_fixture *f, double logit, const char *name)

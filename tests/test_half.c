@@ -117,7 +117,7 @@ static void check_kernels(const struct skl_kernels *k)
 int main(void)
 {
     test_begin("test_half");
-    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++)
+    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEONBF16; isa++)
         for (const struct skl_kernels *k = skl_kernels_for((enum skl_isa)isa); k; k = k->narrower) check_kernels(k);
     return test_end();
 }

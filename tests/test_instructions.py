@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-KERNELS = re.compile(r"(avx2|avx512)(_\w+)?\.")  # the objects that may use them
+KERNELS = re.compile(r"(avx2|avx512bf16|avx512|amx|emulated)(_\w+)?\.")  # the objects that may use them
 NOT_VEX = {"verr", "verw"}  # of all other mnemonics, only those of VEX and EVEX instructions begin with v
 
 
@@ -62,7 +62,7 @@ def main(shared, static):
         objects.add(member)
         kernels = KERNELS.match(member)
         isa = kernels[1] if kernels else "baseline"
-        may = {"baseline": 0, "avx2": 2, "avx512": 3}[isa]
+        may = {"baseline": 0, "avx2": 2, "emulated": 2}.get(isa, 3)
         if most:
             wide_names.add(name)
             seen.add(isa)
@@ -75,8 +75,8 @@ def main(shared, static):
             wrong += 1
     # A function that is global in an AVX object could be taken by the linker for the whole program.
     for line in output("nm", "--defined-only", "--extern-only", "-A", static).splitlines():
-        match = re.search(r":((avx\w+)\.[^:]*):\S+ (\S) (\S+)$", line)
-        if match and match[4] != f"skl_kernels_{match[2]}":
+        match = re.search(r":((avx\w+|amx|emulated\w+)\.[^:]*):\S+ (\S) (\S+)$", line)
+        if match and match[4] not in (f"skl_kernels_{match[2]}", "skl_tiles"):  # the latter are data of the stand-in
             print(f"FAILED: {match[4]} ({match[3]}) in {match[1]} is global")
             wrong += 1
     if not {"avx2", "avx512"} <= seen:

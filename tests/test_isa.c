@@ -4,13 +4,13 @@
  */
 #include "cases.h"
 
-static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+static const enum skl_isa isas[] = TEST_ISAS;
 
 /* The sets that kernels for this architecture are in, each better than those before it. */
 #if defined(__x86_64__)
-static const enum skl_isa here[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512};
+static const enum skl_isa here[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_AVX512BF16, SKL_ISA_AMX};
 #elif defined(__aarch64__)
-static const enum skl_isa here[] = {SKL_ISA_BASELINE, SKL_ISA_NEON};
+static const enum skl_isa here[] = {SKL_ISA_BASELINE, SKL_ISA_NEON, SKL_ISA_NEONBF16};
 #else
 static const enum skl_isa here[] = {SKL_ISA_BASELINE};
 #endif
@@ -35,7 +35,8 @@ static enum skl_isa allowed(void)
 
 static void names(void)
 {
-    static const char *const expected[] = {"baseline", "avx2", "avx512", "neon"};
+    static const char *const expected[] = {"baseline", "avx2",       "avx512",  "neon",
+                                           "amx",      "avx512bf16", "neonbf16"};
     for (int k = 0; k < COUNT(isas); k++)
         CHECK(!strcmp(skl_isa_name(isas[k]), expected[k]), "%d is named %s", isas[k], skl_isa_name(isas[k]));
     CHECK(skl_isa_available(SKL_ISA_BASELINE), "the baseline is not available");
@@ -46,7 +47,7 @@ static void names(void)
         CHECK((place(isas[k]) >= 0 && place(isas[k]) <= place(allowed())) || !skl_isa_available(isas[k]),
               "%s is above what STREAMKL_ISA allows", skl_isa_name(isas[k]));
     for (int other = -3; other < 20; other++)
-        if (other < SKL_ISA_BASELINE || other > SKL_ISA_NEON)
+        if (other < SKL_ISA_BASELINE || other > SKL_ISA_NEONBF16)
             CHECK(!skl_isa_available((enum skl_isa)other), "%d is available", other);
 }
 

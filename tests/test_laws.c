@@ -4,7 +4,7 @@
  */
 #include "cases.h"
 
-static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+static const enum skl_isa isas[] = TEST_ISAS;
 
 /* Calls 'law' for every divergence, use and instruction set. */
 static void everywhere(const char *name, void (*law)(struct kit_case c, enum skl_isa isa))

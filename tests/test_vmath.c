@@ -62,7 +62,7 @@ static void check_edges(const struct skl_kernels *k)
 int main(void)
 {
     test_begin("test_vmath");
-    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++) {
+    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEONBF16; isa++) {
         const struct skl_kernels *k = skl_kernels_for((enum skl_isa)isa);
         if (!k)
             continue;

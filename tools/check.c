@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 /* What runs it: an instruction set, or CUDA, which is counted as one more. */
-enum { ISAS = SKL_ISA_NEON + 1, ON_CUDA = ISAS, UNITS };
+enum { ISAS = SKL_ISA_NEONBF16 + 1, ON_CUDA = ISAS, UNITS };
 
 static const char *unit_name(int unit)
 {

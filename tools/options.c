@@ -12,7 +12,7 @@
 
 enum { MAX_OPTIONS = 48, FIRST_ID = 256 };
 
-const char *const isa_names[] = {"best", "baseline", "avx2", "avx512", "neon", NULL};
+const char *const isa_names[] = {"best", "baseline", "avx2", "avx512", "neon", "amx", "avx512bf16", "neonbf16", NULL};
 
 static void print_argument(const struct option_spec *option)
 {

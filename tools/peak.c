@@ -24,7 +24,7 @@ static void fma_thread(void *data, int rank)
     float sink;
     skl_team_barrier(&b->team);
     for (double start = now(); now() - start < b->seconds;) {
-        double t = now(), done = b->kernels->fma_burst(200000, &sink);
+        double t = now(), done = b->kernels->products[SKL_F32]->burst(200000, &sink);
         t = done / (now() - t);
         b->best[rank] = t > b->best[rank] ? t : b->best[rank];
     }

@@ -142,7 +142,17 @@ enum skl_reduction {
     SKL_SUM = 1   /* value = sum_i weight[i] loss[i] */
 };
 
-enum skl_isa { SKL_ISA_BEST = 0, SKL_ISA_BASELINE = 1, SKL_ISA_AVX2 = 2, SKL_ISA_AVX512 = 3, SKL_ISA_NEON = 4 };
+enum skl_isa {
+    SKL_ISA_BEST = 0,
+    SKL_ISA_BASELINE = 1,
+    SKL_ISA_AVX2 = 2,
+    SKL_ISA_AVX512 = 3,
+    SKL_ISA_NEON = 4,
+    /* The same with units that multiply bf16, for operands that are all bf16. */
+    SKL_ISA_AMX = 5,        /* AVX-512 and the tiles of AMX */
+    SKL_ISA_AVX512BF16 = 6, /* AVX-512 and VDPBF16PS */
+    SKL_ISA_NEONBF16 = 7    /* NEON and BFDOT */
+};
 
 /* One of the two distributions. */
 struct skl_side {
@@ -218,7 +228,7 @@ struct skl_problem {
     struct skl_tensor weight;
 
     int32_t threads; /* 0: skl_max_threads(). Results are the same bits for any number */
-    int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA=baseline|avx2|avx512|neon caps it too */
+    int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA, a name as of skl_isa_name(), caps it too */
     /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their gradients
      * if that is more, or what the call needs at least. */
     size_t workspace_limit;
@@ -270,6 +280,10 @@ struct skl_problem {
     /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, mixtures of heads, details of rows (out.kl and
      * what follows it) or progress. */
     const struct skl_shard *shard;
+
+    /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are faster, and
+     * off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as good as f32's. */
+    int64_t round_dz;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

@@ -22,7 +22,7 @@ DIVERGENCES = {
     name: i for i, name in enumerate(("forward", "reverse", "jsd", "skew_forward", "skew_reverse", "tv", "alpha_beta"))
 }
 ONE_SWEEP = (DIVERGENCES["forward"], DIVERGENCES["reverse"])  # the others sweep over the columns twice
-ISAS = {"baseline": 1, "avx2": 2, "avx512": 3, "neon": 4}
+ISAS = {"baseline": 1, "avx2": 2, "avx512": 3, "neon": 4, "amx": 5, "avx512bf16": 6, "neonbf16": 7}
 
 # struct skl_tensor: data, dtype, device, ndim, device_index, shape[4], stride[4]
 TENSOR = Struct("@P4i8q")
@@ -57,7 +57,7 @@ PROBLEM = Layout(
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
-    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P"
+    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.

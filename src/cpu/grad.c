@@ -157,6 +157,18 @@ static void add_to_bias(const struct skl_run *run, struct skl_block *block, int6
     }
 }
 
+/* dz as the products read it: what needs it in f32 has had it. */
+static void split_dz(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, float *dz)
+{
+    const struct skl_kernels *k = run->plan.kernels;
+    if (!run->plan.products[side]->split)
+        return;
+    for (int panel = 0, j0, j1; panel * k->nr < block->n; panel++) {
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        run->plan.products[side]->split(j0, (j1 + k->mr - 1) / k->mr * k->mr, dz + panel * SKL_BK * k->nr);
+    }
+}
+
 static void make_dz(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
                     unsigned char *const live[2], int64_t count[2])
 {
@@ -178,11 +190,13 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
             continue;
         make_dz(w, block, tile, y, live, count);
         for (int side = 0; side < 2; side++) {
+            if (block->dbias[side])
+                add_to_bias(w->run, block, tile, side, y[side]);
+            if (w->run->work->grads & 1 << side)
+                split_dz(w->run, block, tile, side, y[side]);
             if (w->run->work->side[side].grad_b.data)
                 skl_add_to_columns(w->run, block, tile, side, 0, y[side], live[side],
                                    plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
-            if (block->dbias[side])
-                add_to_bias(w->run, block, tile, side, y[side]);
         }
     }
 }
@@ -198,21 +212,16 @@ static int masked_tile(const struct skl_run *run, const struct skl_block *block,
     return masked;
 }
 
-/* Entries d0..d0+d-1 of the columns, for da. They are copied if they do not make whole strips, which is what the
- * micro-kernel reads, or if some rows do not see all columns: for those rows dz is 0, and 0 times a column's NaN or
- * infinity must stay 0. Where a row does see such a column, its dz is NaN anyway. (pack_block_row does the same for the
- * rows' operand.) */
+/* Entries d0..d0+d-1 of the columns, for da. They are cleaned if some rows do not see all columns: for those rows dz is
+ * 0, and 0 times a column's NaN or infinity must stay 0. Where a row does see such a column, its dz is NaN anyway.
+ * (pack_block_row does the same for the rows' operand.) */
 static struct skl_columns columns_for_rows(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side,
                                            int64_t d0, int d)
 {
     const struct skl_run *run = w->run;
-    void *pack = w->scratch.columns[0];
-    int masked = skl_ranged(run->work) && masked_tile(run, block, tile), copy = masked || d % run->plan.kernels->mr;
-    struct skl_columns columns = skl_fetch_columns(run, block, side, run->work->side[side].member, tile, d0, d, copy,
-                                                   pack);
-    if (masked)
-        run->plan.products[side]->clean(skl_tile_columns(run->work, tile), d, pack);
-    return columns;
+    int masked = skl_ranged(run->work) && masked_tile(run, block, tile);
+    return skl_fetch_columns_back(run, block, side, run->work->side[side].member, tile, d0, d, masked,
+                                  w->scratch.columns[0]);
 }
 
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
@@ -258,14 +267,16 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr * run->plan.panels;
     const unsigned char *live = w->scratch.live[side];
     int kept = !run->plan.recompute && more;
+    if (block->dbias[side])
+        add_to_bias(run, block, tile, side, y[side]);
     if (few)
         skl_list_entries(w, block, side, y[side]);
+    else
+        split_dz(run, block, tile, side, y[side]);
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
     else if (s->grad_b.data)
         skl_add_to_columns(run, block, tile, side, 0, y[side], live, kept ? y[!side] + tile_size : NULL);
-    if (block->dbias[side])
-        add_to_bias(run, block, tile, side, y[side]);
     if (s->grad_a.data && few)
         skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)

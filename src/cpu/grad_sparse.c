@@ -63,7 +63,7 @@ void skl_add_listed_to_rows(const struct skl_worker *w, struct skl_block *block,
     const struct skl_kernels *k = w->run->plan.kernels;
     struct skl_lists r = w->scratch.by_row;
     int dim = (int)work->side[side].dim;
-    struct skl_columns b = skl_fetch_columns(w->run, block, side, work->side[side].member, tile, 0, dim, 0,
+    struct skl_columns b = skl_fetch_columns(w->run, block, side, work->side[side].member, tile, 0, dim,
                                              w->scratch.columns[0]);
     float *sum = w->scratch.listed_da;
     for (int panel = 0; panel * k->nr < block->n; panel++, da += skl_da_entries(work, &w->run->plan, side) * k->nr) {

@@ -93,12 +93,21 @@ struct skl_columns {
     int64_t ld; /* from column to column, in elements of the pack */
 };
 
+/* What a unit of the processor held when a call began, and gets back when it ends: the tile configuration. */
+struct skl_unit_state {
+    unsigned char bytes[64];
+};
+
 /* One side's operands into packs, and the three products on them. The layout of a pack is known here alone, so that
  * another kind of multiplier (matrix units of bf16, say) is another such structure. Strides in elements; dtypes as in
  * enum skl_dtype; 'rows' is how many rows the block has room for. */
 struct skl_products {
-    const char *unit; /* which multipliers: "fma" */
+    const char *unit; /* which multipliers: "fma", "amx" ... */
     int kc;           /* most entries of dim in a tile of columns */
+
+    /* A thread before its first product and after its last one. NULL: the unit has no state of its own. */
+    void (*enter)(struct skl_unit_state *callers);
+    void (*leave)(const struct skl_unit_state *callers);
 
     /* Bytes of a panel's rows for logits(), of a block's rows for grad_columns(), of a tile of columns. */
     int64_t (*panel_bytes)(int64_t dim);
@@ -108,10 +117,14 @@ struct skl_products {
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
-    /* k entries of n columns. 'copy': always into 'pack', where clean() may write to it; otherwise the operand may
-     * serve. */
-    struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack);
-    void (*clean)(int n, int k, void *pack); /* NaN and inf become 0 */
+    /* k entries of n columns, for logits() and add_columns(); and for grad_rows(), 'clean': NaN and inf become 0. The
+     * operand itself may serve. */
+    struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, void *pack);
+    struct skl_columns (*columns_back)(int n, int k, const void *b, int dtype, int64_t stride, int clean, void *pack);
+
+    /* The columns first .. last - 1 of a panel's tile of dz, in place, as the two gradient products read them. NULL: in
+     * f32 as they are. */
+    void (*split)(int first, int last, float *dz);
 
     /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
      *     logits         y (+)= b a^T         y [n][nr]
@@ -127,6 +140,10 @@ struct skl_products {
     /* The same over lists of entries: sum over k of x[k] times row at[k] of a block, or column at[k] of a tile. */
     void (*add_rows)(int n, const uint16_t *at, const float *x, const void *block, int rows, int dim, float *sum);
     void (*add_columns)(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum);
+
+    /* For measuring the peak: 'steps' rounds of independent multiply-adds, enough in a round to hide their latency. Returns
+     * the floating-point operations done. */
+    double (*burst)(long steps, float *sink);
 };
 
 /* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has bit
@@ -143,8 +160,8 @@ struct skl_kernels {
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
     int mr, nr;
 
-    /* The products for operands of each dtype. */
-    const struct skl_products *products[3];
+    /* The products for operands of each dtype; and for bf16 where dz may be rounded to bf16 too (NULL: no others). */
+    const struct skl_products *products[3], *rounded;
 
     void (*convert)(int64_t n, const void *x, int dtype, float *y);      /* y = (f32) x */
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y); /* y = (dtype) x */
@@ -185,13 +202,11 @@ struct skl_kernels {
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);
-    /* For measuring the peak: 'steps' rounds of independent FMAs, enough in a round to hide their latency. Returns the
-     * floating-point operations done. */
-    double (*fma_burst)(long steps, float *sink);
 };
 
 extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx2_narrow, skl_kernels_avx512,
-    skl_kernels_avx512_narrow, skl_kernels_neon;
+    skl_kernels_avx512_narrow, skl_kernels_neon, skl_kernels_amx, skl_kernels_avx512bf16, skl_kernels_neonbf16,
+    skl_kernels_emulated_amx, skl_kernels_emulated_avx512bf16;
 
 /* The kernels for p.isa; NULL when this build or CPU lacks them. */
 const struct skl_kernels *skl_kernels_for(enum skl_isa isa);

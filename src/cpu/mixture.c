@@ -96,7 +96,7 @@ void skl_score_head(const struct skl_worker *w, const struct skl_block *block, i
     for (int64_t d0 = 0; d0 < s->dim; d0 += kc) {
         int k = s->dim - d0 < kc ? (int)(s->dim - d0) : kc, more = s->dim - d0 > k;
         if (!columns->at || !same_columns(run, block, side, member))
-            *columns = skl_fetch_columns(run, block, side, member, tile, d0, k, 0, w->scratch.columns[0]);
+            *columns = skl_fetch_columns(run, block, side, member, tile, d0, k, w->scratch.columns[0]);
         for (int panel = 0; panel < panels; panel++) {
             struct skl_soon soon = skl_next_columns(run, block, side,
                                                     more   ? member

@@ -165,7 +165,19 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 
 /* ------------------------------------------------------------------------------------------------- choices --- */
 
-/* The instruction set, and the products of each side's dtype. */
+/* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
+ * must give equal scores, whatever type they come in. So does an index, whose dx of a head is not split. */
+static int common_dtype(const struct skl_work *w)
+{
+    int dtype = w->side[1].b.dtype;
+    for (int side = 0; side < 2; side++)
+        if (w->side[side].scorer == SKL_INDEX ||
+            (w->side[side].dim && (w->side[side].a.dtype != dtype || w->side[side].b.dtype != dtype)))
+            return SKL_F32;
+    return dtype;
+}
+
+/* The instruction set, and the products of the operands' dtype. */
 static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan *plan)
 {
     plan->kernels = skl_kernels_for(w->isa);
@@ -176,7 +188,9 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
     int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
     while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && together <= plan->kernels->narrower->nr)
         plan->kernels = plan->kernels->narrower;
-    for (int side = 0; side < 2; side++) plan->products[side] = plan->kernels->products[w->side[side].b.dtype];
+    int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
+    for (int side = 0; side < 2; side++)
+        plan->products[side] = rounded ? plan->kernels->rounded : plan->kernels->products[dtype];
     return SKL_OK;
 }
 

@@ -163,8 +163,11 @@ static void do_sweep(struct skl_worker *w, skl_task *sweep, skl_task *finish)
     skl_do_phase(w, run->plan.chunks, sweep);
     if (partial || shard)
         skl_do_phase(w, run->plan.panels, task_states);
-    if (shard && w->rank == 0)
+    if (shard && w->rank == 0) { /* the caller's function meets the caller's tiles */
+        skl_leave_unit(w);
         skl_exchange_states(run);
+        skl_enter_unit(w);
+    }
     if (shard)
         skl_team_barrier(&run->team);
     if (!partial)
@@ -199,6 +202,7 @@ static void work_together(void *data, int rank)
     struct skl_run *run = data;
     struct skl_worker w = {.run = run, .rank = rank};
     skl_lay_scratch(run->work, &run->plan, run->scratch + (size_t)rank * run->plan.thread_bytes, &w.scratch);
+    skl_enter_unit(&w);
     skl_do_phase(&w, CLEAR_PARTS, task_clear);
     for (;;) {
         w.phases_in_wave = 0;
@@ -214,6 +218,7 @@ static void work_together(void *data, int rank)
         if (rank == 0)
             add_values(run);
     }
+    skl_leave_unit(&w);
 }
 
 /* Large pages where the system hands them out on request: kept logits are gone through once in each direction, and

@@ -35,11 +35,26 @@ struct skl_worker {
     struct skl_run *run;
     struct skl_scratch scratch;
     int rank;
-    int64_t phase;          /* number of the phase, the same in every thread */
-    int64_t phases_in_wave; /* for the progress, to which each phase of a wave counts the same */
-    int64_t slab;           /* gradient: first of the kept tiles */
-    int64_t slab_tasks;     /* gradient: tasks that a slab's tiles make */
+    int64_t phase;                 /* number of the phase, the same in every thread */
+    int64_t phases_in_wave;        /* for the progress, to which each phase of a wave counts the same */
+    int64_t slab;                  /* gradient: first of the kept tiles */
+    int64_t slab_tasks;            /* gradient: tasks that a slab's tiles make */
+    struct skl_unit_state callers; /* of the unit that multiplies, as this thread had it before */
 };
+
+/* The unit that multiplies is the run's between these two; both sides have the same one. */
+static inline void skl_enter_unit(struct skl_worker *w)
+{
+    const struct skl_products *products = w->run->plan.products[1];
+    if (products->enter)
+        products->enter(&w->callers);
+}
+static inline void skl_leave_unit(const struct skl_worker *w)
+{
+    const struct skl_products *products = w->run->plan.products[1];
+    if (products->leave)
+        products->leave(&w->callers);
+}
 
 enum skl_status skl_run(struct skl_run *run);
 
@@ -87,8 +102,11 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
 
 /* score.c: scores of a tile. */
 int skl_tile_columns(const struct skl_work *w, int64_t tile);
+/* Its columns from entry d0 of dim on: for scores, and for da. */
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
-                                     int64_t tile, int64_t d0, int k, int copy, void *pack);
+                                     int64_t tile, int64_t d0, int k, void *pack);
+struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struct skl_block *block, int side,
+                                          int64_t member, int64_t tile, int64_t d0, int k, int clean, void *pack);
 struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
                                  int64_t tile, int64_t d0, int part, int parts);
 /* The products of one panel, of the rows in one of its packs. */

@@ -37,9 +37,11 @@ static void report(struct skl_worker *w, double done)
     double phases = (double)w->phases_in_wave + done;
     double part = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
     double fraction = ((double)run->rows_done + part * (double)rows) / (double)run->work->rows;
+    skl_leave_unit(w);
     skl_leave_float_mode(*run->caller_mode);
     int stop = run->work->progress(run->work->progress_data, fraction < 1 ? fraction : 1);
     *run->caller_mode = skl_enter_float_mode();
+    skl_enter_unit(w);
     if (stop)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }

@@ -25,13 +25,23 @@ static const char *column_at(const struct skl_work *w, const struct skl_block *b
 }
 
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
-                                     int64_t tile, int64_t d0, int k, int copy, void *pack)
+                                     int64_t tile, int64_t d0, int k, void *pack)
 {
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
     return run->plan.products[side]->columns(skl_tile_columns(w, tile), k,
                                              column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
-                                             b->stride[2], copy, pack);
+                                             b->stride[2], pack);
+}
+
+struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struct skl_block *block, int side,
+                                          int64_t member, int64_t tile, int64_t d0, int k, int clean, void *pack)
+{
+    const struct skl_work *w = run->work;
+    const struct skl_operand *b = &w->side[side].b;
+    return run->plan.products[side]->columns_back(skl_tile_columns(w, tile), k,
+                                                  column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
+                                                  b->stride[2], clean, pack);
 }
 
 /* What panel 'part' of 'parts' is to prefetch while it works on the present tile: its share of the columns that will be
@@ -110,8 +120,7 @@ static void score_side(const struct skl_worker *w, const struct skl_block *block
     int panels = skl_panels_in_use(run, block), kc = run->plan.products[side]->kc;
     for (int64_t d0 = 0; d0 < s->dim; d0 += kc) {
         int k = s->dim - d0 < kc ? (int)(s->dim - d0) : kc, more = s->dim - d0 > k;
-        struct skl_columns columns = skl_fetch_columns(run, block, side, s->member, tile, d0, k, 0,
-                                                       w->scratch.columns[0]);
+        struct skl_columns columns = skl_fetch_columns(run, block, side, s->member, tile, d0, k, w->scratch.columns[0]);
         for (int panel = 0; panel < panels; panel++) {
             struct skl_soon soon = more ? skl_next_columns(run, block, side, s->member, tile, d0 + k, panel, panels)
                                         : skl_next_columns(run, block, !side, other->member, side ? tile + 1 : tile, 0,
@@ -140,7 +149,7 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
         if (s->dim && run->plan.one_panel)
-            columns[side] = skl_fetch_columns(run, block, side, s->member, tile, 0, (int)s->dim, 0,
+            columns[side] = skl_fetch_columns(run, block, side, s->member, tile, 0, (int)s->dim,
                                               w->scratch.columns[side]);
         else if (s->scorer != SKL_INNER)
             skl_score_heads(w, block, side, tile, y[side], panel_stride);

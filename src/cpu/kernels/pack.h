@@ -71,19 +71,29 @@ static void pack_columns(int n, int k, const void *b, int dtype, int64_t stride,
 
 /* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a
  * strip fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
-static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int64_t stride, int copy, void *pack)
+static int serves(int n, const void *b, int dtype, int64_t stride)
 {
-    if (!copy && dtype == SKL_F32 && n == SKL_BK && stride < 1024 && (uintptr_t)b % 4 == 0)
+    return dtype == SKL_F32 && n == SKL_BK && stride < 1024 && (uintptr_t)b % 4 == 0;
+}
+
+static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int64_t stride, void *pack)
+{
+    if (serves(n, b, dtype, stride))
         return (struct skl_columns){b, stride};
     pack_columns(n, k, b, dtype, stride, pack);
     return (struct skl_columns){pack, LDK};
 }
 
-static void clean_columns(int n, int k, void *pack)
+/* grad_rows reads whole strips of dim. */
+static struct skl_columns columns_back(int n, int k, const void *b, int dtype, int64_t stride, int clean, void *pack)
 {
-    for (int j = 0; j < n; j++)
+    if (!clean && k % MR == 0)
+        return columns_of(n, k, b, dtype, stride, pack);
+    pack_columns(n, k, b, dtype, stride, pack);
+    for (int j = 0; clean && j < n; j++)
         for (int i = 0; i < k; i++) {
             float *x = &((float *)pack)[j * LDK + i];
             *x = fabsf(*x) <= FLT_MAX ? *x : 0;
         }
+    return (struct skl_columns){pack, LDK};
 }

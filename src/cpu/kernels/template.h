@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels, once, for the vector words of the file that includes this: ISA.c defines KERNELS (the table's
- * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. */
+ * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. With DOT_UNIT (its name) or
+ * TILE_UNIT, and the words of that unit, bf16 operands get products of their own. */
 #include "products.h"
 #include "pack.h"
 #include "sparse_products.h"
@@ -28,13 +29,27 @@ static const struct skl_products fma_products = {
     .pack_row = pack_row,
     .pack_block_row = pack_block_row,
     .columns = columns_of,
-    .clean = clean_columns,
+    .columns_back = columns_back,
     .logits = logits,
     .grad_rows = grad_rows,
     .grad_columns = grad_columns,
     .add_rows = add_listed_rows,
     .add_columns = add_listed_columns,
+    .burst = fma_burst,
 };
+
+#if defined(DOT_UNIT)
+#include "pairs.h"
+#include "products_dot.h"
+#define BF16_PRODUCTS &dot_products
+#elif defined(TILE_UNIT)
+#include "pairs.h"
+#include "products_tiles.h"
+#define BF16_PRODUCTS &tile_products
+#define BF16_ROUNDED &tile_products_rounded
+#else
+#define BF16_PRODUCTS &fma_products
+#endif
 
 const struct skl_kernels KERNELS = {
     .isa = KERNELS_ISA,
@@ -43,7 +58,10 @@ const struct skl_kernels KERNELS = {
 #endif
     .mr = MR,
     .nr = NR,
-    .products = {[SKL_F32] = &fma_products, [SKL_BF16] = &fma_products, [SKL_F16] = &fma_products},
+    .products = {[SKL_F32] = &fma_products, [SKL_BF16] = BF16_PRODUCTS, [SKL_F16] = &fma_products},
+#ifdef BF16_ROUNDED
+    .rounded = BF16_ROUNDED,
+#endif
     .convert = convert,
     .convert_back = convert_back,
     .softcap = softcap,
@@ -69,5 +87,4 @@ const struct skl_kernels KERNELS = {
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,
-    .fma_burst = fma_burst,
 };

@@ -3,11 +3,16 @@
  * VL (lanes), NV (vectors a row panel is wide), MR (broadcast rows of the micro-kernel); arithmetic + - * / is the
  * compiler's own on vf. NaN: vmax ignores it in 'a', vkeep_nlt keeps it, comparisons are false. */
 
-/* 4 x 2 accumulators: 8 of the 16 registers of SSE2, which also needs one for each product (no FMA). */
+/* 4 x 2 accumulators: 8 of the 16 registers of SSE2, which also needs one for each product (no FMA). Wide: the shape of
+ * AVX-512, for the stand-ins of units that come with it. */
+#ifdef WIDE
+enum { VL = 16, NV = 2, MR = 8 };
+#else
 enum { VL = 4, NV = 2, MR = 4 };
-typedef float vf __attribute__((vector_size(16)));
-typedef int32_t vi __attribute__((vector_size(16)));
-typedef uint32_t vu __attribute__((vector_size(16))); /* for sums that may wrap in lanes that are not used */
+#endif
+typedef float vf __attribute__((vector_size(4 * VL)));
+typedef int32_t vi __attribute__((vector_size(4 * VL)));
+typedef uint32_t vu __attribute__((vector_size(4 * VL))); /* for sums that may wrap in lanes that are not used */
 
 /* A word a line. */
 /* clang-format off */
@@ -18,17 +23,30 @@ static inline vf vload(const float *x)
     return a;
 }
 static inline void vstore(float *x, vf a) { memcpy(x, &a, sizeof a); }
-static inline vf vset(float x) { return (vf){x, x, x, x}; }
+static inline vf vset(float x) { return x - (vf){0}; } /* also of -0 */
+#ifdef WIDE
+static inline vf vfma(vf a, vf b, vf c)
+{
+    for (int i = 0; i < VL; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+#else
 static inline vf vfma(vf a, vf b, vf c) { return a * b + c; } /* two roundings here, one where there is FMA */
+#endif
 static inline vf vblend(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 static inline vf vmax(vf a, vf b) { return vblend(a > b, a, b); }
-static inline vf vabs(vf a) { return (vf)((vi)a & (vi){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline vf vabs(vf a) { return (vf)((vi)a & INT32_MAX); }
 static inline vf vneg_abs(vf a) { return (vf)((vi)a | (vi)vset(-0.0f)); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
 typedef vi vm;                                                            /* a comparison of lanes */
 static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
-static inline uint32_t vbits(vm a) { return (uint32_t)((a[0] & 1) | (a[1] & 2) | (a[2] & 4) | (a[3] & 8)); } /* a bit a lane */
+static inline uint32_t vbits(vm a) /* a bit a lane */
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < VL; i++) bits |= (uint32_t)(a[i] & 1 << i);
+    return bits;
+}
 #include "vec_round.h"
 static inline vf vscale(vf a, vf n) { return (vf)((vu)a + ((vu)n << 23)); }                     /* a 2^n */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); } /* x < lim ? 0 : a 2^n */
@@ -40,9 +58,13 @@ static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m
 }
 static inline vf vload_bf16(const uint16_t *x)
 {
-    return (vf){skl_from_bf16(x[0]), skl_from_bf16(x[1]), skl_from_bf16(x[2]), skl_from_bf16(x[3])};
+    vf a;
+    for (int i = 0; i < VL; i++) a[i] = skl_from_bf16(x[i]);
+    return a;
 }
 static inline vf vload_f16(const uint16_t *x)
 {
-    return (vf){skl_from_f16(x[0]), skl_from_f16(x[1]), skl_from_f16(x[2]), skl_from_f16(x[3])};
+    vf a;
+    for (int i = 0; i < VL; i++) a[i] = skl_from_f16(x[i]);
+    return a;
 }
