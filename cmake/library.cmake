@@ -62,7 +62,7 @@ if(STREAMKL_TARGET_X86_64)
   endif()
 elseif(STREAMKL_TARGET_AARCH64)
   list(APPEND kernels src/cpu/kernels/neon.c)
-  set(flags_neonbf16 -march=armv8.2-a+bf16)
+  set(flags_neonbf16 -march=armv8.2-a+bf16+fp16)
   streamkl_unit(neonbf16 "#include <arm_neon.h>
     int main(void) { return (int)vgetq_lane_f32(vbfdotq_f32(vdupq_n_f32(0), vreinterpretq_bf16_u32(vdupq_n_u32(0)),
     vreinterpretq_bf16_u32(vdupq_n_u32(0))), 0); }")

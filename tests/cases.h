@@ -11,9 +11,12 @@
 #include "test.h"
 
 /* All instruction sets, of which some are here. */
-#define TEST_ISA_LIST                                                                                               \
+#define TEST_ISA_LIST \
     SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON, SKL_ISA_AMX, SKL_ISA_AVX512BF16, SKL_ISA_NEONBF16
-#define TEST_ISAS {TEST_ISA_LIST}
+#define TEST_ISAS     \
+    {                 \
+        TEST_ISA_LIST \
+    }
 
 /* Guard pages around every tensor. */
 extern const struct kit_memory test_memory;

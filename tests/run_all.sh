@@ -118,7 +118,7 @@ aarch64() {
     have qemu-aarch64 qemu-user || { why="no qemu-aarch64"; return 77; }
     configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
-        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" || return 1
+        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-cpu;max;-L;/usr/aarch64-linux-gnu" || return 1
     but_slow aarch64 'extremes|large|threads|sizes|fuzz_differential|options'
 }
 

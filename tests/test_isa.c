@@ -35,8 +35,7 @@ static enum skl_isa allowed(void)
 
 static void names(void)
 {
-    static const char *const expected[] = {"baseline", "avx2",       "avx512",  "neon",
-                                           "amx",      "avx512bf16", "neonbf16"};
+    static const char *const expected[] = {"baseline", "avx2", "avx512", "neon", "amx", "avx512bf16", "neonbf16"};
     for (int k = 0; k < COUNT(isas); k++)
         CHECK(!strcmp(skl_isa_name(isas[k]), expected[k]), "%d is named %s", isas[k], skl_isa_name(isas[k]));
     CHECK(skl_isa_available(SKL_ISA_BASELINE), "the baseline is not available");

@@ -25,8 +25,8 @@ static char *room(int64_t bytes)
     return aligned_alloc(SKL_ALIGN, (size_t)(bytes + SKL_ALIGN) / SKL_ALIGN * SKL_ALIGN);
 }
 
-static void multiply(const struct skl_products *p, int n, int dim, const uint16_t *a, const uint16_t *b, const float *dz,
-                     struct made *m)
+static void multiply(const struct skl_products *p, int n, int dim, const uint16_t *a, const uint16_t *b,
+                     const float *dz, struct made *m)
 {
     char *panels = room(PANELS * p->panel_bytes(dim)), *block = room(p->block_bytes(dim, ROWS));
     char *columns = room(p->column_bytes);
@@ -67,7 +67,8 @@ static void multiply(const struct skl_products *p, int n, int dim, const uint16_
 
 static uint16_t number(int k)
 {
-    static const uint16_t odd[] = {0x0001, 0x8040, 0x7f80, 0x7fc0, 0x0080, 0x7f7f, 0x8000}; /* subnormal, inf, NaN, ... */
+    static const uint16_t odd[] = {0x0001, 0x8040, 0x7f80, 0x7fc0,
+                                   0x0080, 0x7f7f, 0x8000}; /* subnormal, inf, NaN, ... */
     if (k > 0 && test_between(0, 400) == 0)
         return odd[test_between(0, 6)];
     return skl_to_bf16((float)test_between(-4000, 4000) / 1000);
@@ -81,7 +82,8 @@ static void check_sums(int n, int dim, const uint16_t *a, const uint16_t *b, con
         for (int r = 0; r < ROWS; r++) {
             double sum = 0, size = 0;
             for (int d = 0; d < dim; d++) {
-                double x = (r % 2 ? -1 : 1) * (double)skl_from_bf16(a[r * dim + d]) * (double)skl_from_bf16(b[j * dim + d]);
+                double x = (r % 2 ? -1 : 1) * (double)skl_from_bf16(a[r * dim + d]) *
+                           (double)skl_from_bf16(b[j * dim + d]);
                 sum += x, size += fabs(x);
             }
             err = fabs(sum - (double)m->y[r / 32][j][r % 32]) / (size + 1e-30);
@@ -123,8 +125,8 @@ static void check_equal(const struct made *x, const struct made *y)
     for (size_t i = 0; i < sizeof *x / sizeof *p; i++)
         if (memcmp(&p[i], &q[i], 4) && !(isnan(p[i]) && isnan(q[i])))
             different++, at = (long)i;
-    CHECK(different == 0, "%ld numbers differ, the last at %ld: %a and %a", different, at,
-          at < 0 ? 0.0 : (double)p[at], at < 0 ? 0.0 : (double)q[at]);
+    CHECK(different == 0, "%ld numbers differ, the last at %ld: %a and %a", different, at, at < 0 ? 0.0 : (double)p[at],
+          at < 0 ? 0.0 : (double)q[at]);
 }
 
 static void products(const struct skl_kernels *real, const struct skl_kernels *stand_in)
@@ -142,9 +144,12 @@ static void products(const struct skl_kernels *real, const struct skl_kernels *s
                 for (int panel = 0; panel < PANELS; panel++)
                     for (int i = 0; i < n * 32; i++)
                         dz[panel * SKL_BK * 32 + i] = odd && i % 777 == 0
-                                                          ? (float)(i % 2 ? INFINITY : i % 4 ? NAN : FLT_MAX)
+                                                          ? (float)(i % 2   ? INFINITY
+                                                                    : i % 4 ? NAN
+                                                                            : FLT_MAX)
                                                           : (float)test_between(-1000000, 1000000) * 0x1p-25f;
-                test_context("n %d, dim %d, %s, %s", n, dim, rounded ? "rounded" : "two parts", odd ? "odd" : "ordinary");
+                test_context("n %d, dim %d, %s, %s", n, dim, rounded ? "rounded" : "two parts",
+                             odd ? "odd" : "ordinary");
                 multiply(rounded ? stand_in->rounded : stand_in->products[SKL_BF16], n, dim, a, b, dz, &ours);
                 if (!odd && !rounded)
                     check_sums(n, dim, a, b, dz, &ours);
@@ -263,7 +268,8 @@ static void rounding_counts(enum skl_isa isa)
         }
         test_context("round_dz, dtype %d", dtype);
         if (dtype == SKL_BF16 && skl_isa_available(SKL_ISA_AMX) && isa == SKL_ISA_AMX)
-            CHECK(sqrt(sum / square) > 1e-5 && sqrt(sum / square) < 4e-3, "rounding dz moves da by %g", sqrt(sum / square));
+            CHECK(sqrt(sum / square) > 1e-5 && sqrt(sum / square) < 4e-3, "rounding dz moves da by %g",
+                  sqrt(sum / square));
         else
             CHECK(most == 0, "round_dz changes da by %g", most);
         free(whole);

@@ -28,7 +28,9 @@ static int user_find(void)
 {
     struct tile_config now, none = {0};
     tiles_get(&now);
-    return !memcmp(&now, &of_user, sizeof now) ? USERS_TILES : !memcmp(&now, &none, sizeof now) ? NO_TILES : OTHER_TILES;
+    return !memcmp(&now, &of_user, sizeof now) ? USERS_TILES
+           : !memcmp(&now, &none, sizeof now)  ? NO_TILES
+                                               : OTHER_TILES;
 }
 
 /* C[16][16] = A[16][32] B[16 pairs][16][2], without configuring anything. */

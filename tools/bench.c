@@ -36,7 +36,7 @@ static double fma_peak(int isa, int threads)
     int k = 0;
     while (k < 15 && seen[k].best > 0 && (seen[k].isa != isa || seen[k].threads != threads)) k++;
     seen[k].isa = isa, seen[k].threads = threads;
-    seen[k].best = fmax(seen[k].best, skl_fma_peak((enum skl_isa)isa, threads, 0.1));
+    seen[k].best = fmax(seen[k].best, skl_peak((enum skl_isa)isa, SKL_F32, threads, 0.1));
     return seen[k].best;
 }
 
@@ -175,6 +175,7 @@ static int run_bench(const struct bench *bench, const struct settings *settings)
         return 0;
     r.threads = device ? 0 : r.threads ? r.threads : skl_max_threads();
     r.isa = r.isa ? r.isa : (int)skl_isa_best();
+    r.unit = device ? "cuda" : skl_unit((enum skl_isa)r.isa, bench->c.dtype[S]);
     kit_build(&f, &bench->c, memory_of(bench->device), &random);
     kit_outputs(&f, 1, KIT_GRAD_ALL); /* touched, and no number that an earlier call left */
     if (call == SKL_CALL_BACKWARD)

@@ -75,6 +75,7 @@ void report_json(const struct bench *bench, const struct bench_result *r)
     json_number("spread", c->spread), json_number("skip_below", c->skip_below);
     json_int("threads", r->threads);
     printf(", \"isa\": \"%s\"", bench->device == SKL_CUDA ? "cuda" : isa_names[r->isa]);
+    printf(", \"unit\": \"%s\"", r->unit);
     json_number("seconds_min", r->seconds_min), json_number("seconds_median", r->seconds_median);
     json_number("gflops", r->gflops), json_number("peak_gflops", r->peak_gflops);
     json_number("fraction_of_peak", r->gflops / r->peak_gflops);

@@ -10,17 +10,23 @@
 #include "units.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static void print_isas(int threads)
 {
     enum skl_isa best = skl_isa_best();
-    for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++) {
-        if (!skl_isa_available((enum skl_isa)isa))
+    for (enum skl_isa isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEONBF16; isa++) {
+        if (!skl_isa_available(isa))
             continue;
-        printf("  %-9s FMA peak %7.1f GFLOP/s on 1 thread, %7.1f on %d%s\n", skl_isa_name((enum skl_isa)isa),
-               skl_fma_peak((enum skl_isa)isa, 1, 0.2), skl_fma_peak((enum skl_isa)isa, threads, 0.2), threads,
-               (int)best == isa ? "   <- used" : "");
+        printf("  %-9s FMA peak %7.1f GFLOP/s on 1 thread, %7.1f on %d%s\n", skl_isa_name(isa),
+               skl_peak(isa, SKL_F32, 1, 0.2), skl_peak(isa, SKL_F32, threads, 0.2), threads,
+               best == isa ? "   <- used" : "");
+        if (strcmp(skl_unit(isa, SKL_BF16), skl_unit(isa, SKL_F32)) != 0)
+            printf("            bf16 peak %6.1f GFLOP/s on 1 thread, %7.1f on %d%s\n", skl_peak(isa, SKL_BF16, 1, 0.2),
+                   skl_peak(isa, SKL_BF16, threads, 0.2), threads, best == isa ? "   <- used for bf16 operands" : "");
     }
+    if (best != SKL_ISA_AVX512BF16 && best != SKL_ISA_AMX && skl_isa_available(SKL_ISA_AVX512BF16))
+        printf("  avx512bf16 is not chosen by itself, by the processor's maker: AMD's multiply bf16 faster than f32\n");
 }
 
 static void print_caches(void)

@@ -11,20 +11,20 @@
 /* Each thread counts what it did in the time that all of them shared. */
 struct burst {
     struct skl_team team;
-    const struct skl_kernels *kernels;
+    const struct skl_products *products;
     const char *buffer;
     size_t bytes;
     double seconds;
     double best[SKL_THREADS_MAX]; /* per second */
 };
 
-static void fma_thread(void *data, int rank)
+static void multiply_thread(void *data, int rank)
 {
     struct burst *b = data;
     float sink;
     skl_team_barrier(&b->team);
     for (double start = now(); now() - start < b->seconds;) {
-        double t = now(), done = b->kernels->products[SKL_F32]->burst(200000, &sink);
+        double t = now(), done = b->products->burst(200000, &sink);
         t = done / (now() - t);
         b->best[rank] = t > b->best[rank] ? t : b->best[rank];
     }
@@ -59,13 +59,25 @@ static double run_burst(struct burst *b, int threads, void (*work)(void *, int))
     return sum;
 }
 
-double skl_fma_peak(enum skl_isa isa, int threads, double seconds)
+static const struct skl_products *products_of(enum skl_isa isa, int dtype)
+{
+    const struct skl_kernels *kernels = skl_kernels_for(isa);
+    return kernels ? kernels->products[dtype] : NULL;
+}
+
+double skl_peak(enum skl_isa isa, int dtype, int threads, double seconds)
 {
     static struct burst none;
     struct burst b = none;
-    b.kernels = skl_kernels_for(isa);
+    b.products = products_of(isa, dtype);
     b.seconds = seconds;
-    return b.kernels ? 1e-9 * run_burst(&b, threads, fma_thread) : 0;
+    return b.products ? 1e-9 * run_burst(&b, threads, multiply_thread) : 0;
+}
+
+const char *skl_unit(enum skl_isa isa, int dtype)
+{
+    const struct skl_products *products = products_of(isa, dtype);
+    return products ? products->unit : "";
 }
 
 double skl_read_bandwidth(int threads, double seconds)

@@ -5,8 +5,10 @@
 
 #include <streamkl/streamkl.h>
 
-/* Floating-point operations per second, in units of 1e9, of independent f32 FMAs on 'threads' threads at once. */
-double skl_fma_peak(enum skl_isa isa, int threads, double seconds);
+/* Floating-point operations per second, in units of 1e9, of independent multiply-adds on 'threads' threads at once, by
+ * the unit that the set has for operands of this dtype: of f32, FMAs. */
+double skl_peak(enum skl_isa isa, int dtype, int threads, double seconds);
+const char *skl_unit(enum skl_isa isa, int dtype); /* its name */
 
 /* Bytes per second read from a buffer much larger than the caches; 0 if it could not be allocated. */
 double skl_read_bandwidth(int threads, double seconds);

@@ -242,6 +242,7 @@ class _Options(TypedDict, total=False):
     workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
     skip_below: Annotated[float, Option(0.0, "float", _share)]
     any_order: Annotated[bool, Option(False, "bool", _flag)]
+    round_dz: Annotated[bool, Option(False, "bool", _flag)]
 
 
 class AttentionOptions(_Options, total=False):

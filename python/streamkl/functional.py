@@ -77,7 +77,7 @@ def attention_kl(
     causal: query i sees keys j <= i + M - N (aligned bottom right).
     window: (left, right), query i sees keys i + M - N - left .. i + M - N + right; -1 is no limit.
     columns: only the first so many keys exist, the others are padding.
-    threads, isa, workspace_limit, skip_below, any_order: how it is computed; see docs/python.md.
+    threads, isa, workspace_limit, skip_below, any_order, round_dz: how it is computed; see docs/python.md.
     group: a process group whose ranks hold the keys in parts; with rows, key_offset, key_positions and check in
         docs/distributed.md.
 
@@ -153,7 +153,7 @@ def linear_kl(
     softcap_s, softcap_t: c > 0 makes logits c tanh(z / c), after the scale and before the temperature.
     columns: the first so many rows of w_s and w_t are the vocabulary, the others are padding. Needed if their
         numbers of rows differ.
-    threads, isa, workspace_limit, skip_below, any_order: how it is computed; see docs/python.md.
+    threads, isa, workspace_limit, skip_below, any_order, round_dz: how it is computed; see docs/python.md.
     group: a process group whose ranks hold the vocabulary in parts; with rows and check in docs/distributed.md. DTensors
         bring theirs.
 

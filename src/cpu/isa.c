@@ -102,8 +102,12 @@ static int features_here(void)
 {
     int found = NEON; /* of every such CPU */
 #ifdef __linux__
-    enum { HWCAP2_BF16_BIT = 14 };
-    found |= getauxval(AT_HWCAP2) & 1ul << HWCAP2_BF16_BIT ? NEONBF16 : 0;
+    enum {
+        HALF_BIT = 10,
+        BF16_BIT = 14
+    }; /* of HWCAP and HWCAP2: f16 arithmetic, which the compiler may use, and BFDOT */
+    if ((getauxval(AT_HWCAP) & 1ul << HALF_BIT) && (getauxval(AT_HWCAP2) & 1ul << BF16_BIT))
+        found |= NEONBF16;
 #endif
     return found;
 }

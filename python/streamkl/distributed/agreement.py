@@ -22,7 +22,7 @@ BY_ROW = 2.0  # reduction "none" among the numbers of the others
 _LENGTH, _TEXT = 96, 1024  # numbers and bytes of a status and of an error's sentence
 
 # Options that change how a rank computes and not what: they may differ.
-_HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order")
+_HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order", "round_dz")
 _KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, MemoryError)}
 
 # How far sums over the same tensor on two machines may be from each other, in units of the tensor's norm: other tokens

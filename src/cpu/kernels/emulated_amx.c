@@ -2,6 +2,7 @@
  * For tests: what amx.c holds, with words in plain C for AVX-512 and for tiles. */
 #include "common.h"
 
+#include "fused.h"
 #define WIDE
 #include "vec_baseline.h"
 #include "tiles_c.h"

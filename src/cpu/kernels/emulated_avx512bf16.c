@@ -2,6 +2,7 @@
  * For tests: what avx512bf16.c holds, with words in plain C. */
 #include "common.h"
 
+#include "fused.h"
 #define WIDE
 #include "vec_baseline.h"
 
@@ -9,10 +10,8 @@
  * Subnormal numbers are 0 by the mode in which kernels run (float_mode.h); VDPBF16PS flushes them in any. */
 static inline vf vdot(vf c, vu a, vu b)
 {
-    vf a1 = (vf)(a & 0xffff0000u), b1 = (vf)(b & 0xffff0000u), a0 = (vf)(a << 16), b0 = (vf)(b << 16);
-    for (int i = 0; i < VL; i++) c[i] = __builtin_fmaf(a1[i], b1[i], c[i]);
-    for (int i = 0; i < VL; i++) c[i] = __builtin_fmaf(a0[i], b0[i], c[i]);
-    return c;
+    c = vfma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), c);
+    return vfma((vf)(a << 16), (vf)(b << 16), c);
 }
 #define KERNELS skl_kernels_emulated_avx512bf16
 #define KERNELS_ISA SKL_ISA_AVX512BF16

@@ -7,8 +7,8 @@
  *     tile    [SKL_BK][PAIR_LD]     b, PAIR_KC of its dim entries; or b as it lies
  */
 enum {
-    PAIR_STEP = 32,              /* entries that a tile unit takes at once: packs hold whole steps */
-    PAIR_KC = 512,               /* entries of dim in a tile of columns: a panel's part is 32 KiB at NR = 32 */
+    PAIR_STEP = 32,               /* entries that a tile unit takes at once: packs hold whole steps */
+    PAIR_KC = 512,                /* entries of dim in a tile of columns: a panel's part is 32 KiB at NR = 32 */
     PAIR_LD = PAIR_KC + PAIR_STEP /* 17 lines, as LDK */
 };
 

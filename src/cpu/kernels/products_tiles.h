@@ -26,25 +26,25 @@ _Static_assert(NR == 32 && VL == 16, "a panel is two tiles wide");
 enum { SIDE = 32 }; /* of C */
 
 /* C is in the tiles 0 1 / 2 3, A in 4 and 5, B in 6 and 7. Macros, since a tile is named by a literal. */
-#define zero_c() \
-    do {         \
+#define zero_c()      \
+    do {              \
         tile_zero(0); \
         tile_zero(1); \
         tile_zero(2); \
         tile_zero(3); \
     } while (0)
-#define load_a(at, stride) \
-    do { \
-        tile_load(4, at, stride); \
+#define load_a(at, stride)                                        \
+    do {                                                          \
+        tile_load(4, at, stride);                                 \
         tile_load(5, (const char *)(at) + 16 * (stride), stride); \
     } while (0)
-#define load_b(at, stride) \
-    do { \
-        tile_load(6, at, stride); \
+#define load_b(at, stride)                             \
+    do {                                               \
+        tile_load(6, at, stride);                      \
         tile_load(7, (const char *)(at) + 64, stride); \
     } while (0)
-#define dot_c() \
-    do { \
+#define dot_c()            \
+    do {                   \
         tile_dot(0, 4, 6); \
         tile_dot(1, 4, 7); \
         tile_dot(2, 5, 6); \
@@ -171,7 +171,7 @@ static inline int group_live(const unsigned char *live, int j, int first, int en
 /* Lane l of out[i] is lane i of in[l], by exchanging ever larger blocks. */
 #define AT_(l, s) ((l) & (s) ? 16 + ((l) ^ (s)) : (l))
 #define BT_(l, s) ((l) & (s) ? 16 + (l) : (l) ^ (s))
-#define LANES_(f, s)                                                                                                  \
+#define LANES_(f, s)                                                                                              \
     f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s), \
         f(12, s), f(13, s), f(14, s), f(15, s)
 #ifdef __clang__
@@ -179,12 +179,12 @@ static inline int group_live(const unsigned char *live, int j, int first, int en
 #else
 #define SHUFFLE_(p, q, ...) __builtin_shuffle(p, q, (vpair){__VA_ARGS__})
 #endif
-#define EXCHANGE_(x, s)                                                                       \
-    UNROLLED for (int i = 0; i < 16; i++) if (!(i & (s)))                                     \
-    {                                                                                         \
-        vpair p = x[i], q = x[i + (s)];                                                       \
-        x[i] = SHUFFLE_(p, q, LANES_(AT_, s));                                 \
-        x[i + (s)] = SHUFFLE_(p, q, LANES_(BT_, s));                           \
+#define EXCHANGE_(x, s)                                   \
+    UNROLLED for (int i = 0; i < 16; i++) if (!(i & (s))) \
+    {                                                     \
+        vpair p = x[i], q = x[i + (s)];                   \
+        x[i] = SHUFFLE_(p, q, LANES_(AT_, s));            \
+        x[i + (s)] = SHUFFLE_(p, q, LANES_(BT_, s));      \
     }
 static inline __attribute__((always_inline)) void transpose(vpair x[16])
 {
@@ -302,15 +302,14 @@ static void tile_pack_block_row(int64_t dim, const float *line, int r, int rows,
 {
     uint16_t *to = block;
     for (int64_t d = 0; d < whole_steps(dim); d++)
-        to[block_place(d / SIDE * SIDE, r, rows) + d % SIDE * 2] =
-            d < dim && fabsf(line[d]) <= FLT_MAX ? (uint16_t)(skl_bits(line[d]) >> 16) : 0;
+        to[block_place(d / SIDE * SIDE, r, rows) + d % SIDE * 2] = d < dim && fabsf(line[d]) <= FLT_MAX
+                                                                       ? (uint16_t)(skl_bits(line[d]) >> 16)
+                                                                       : 0;
 }
 
-static inline __attribute__((always_inline)) void grad_columns_parts(int parts, int n, int panels,
-                                                                     const unsigned char *live, const float *dz,
-                                                                     const void *block, int rows, int64_t d0,
-                                                                     struct skl_soon soon, int d, float *db,
-                                                                     int64_t stride)
+static inline __attribute__((always_inline)) void
+grad_columns_parts(int parts, int n, int panels, const unsigned char *live, const float *dz, const void *block,
+                   int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
     const uint16_t *a = (const uint16_t *)block + block_place(d0, 0, rows);
     int lines = lines_each(&soon, (n + SIDE - 1) / SIDE * panels);
@@ -372,40 +371,40 @@ static double tile_burst(long steps, float *sink)
     return 4.0 * 16384 * (double)steps;
 }
 
-#define TILE_PRODUCTS(name, parts)                                                                                     \
-    static void split_##name(int first, int last, float *dz)                                                           \
-    {                                                                                                                  \
-        split_lines(parts, first, last, dz);                                                                           \
-    }                                                                                                                  \
-    static void grad_rows_##name(int n, int d, const unsigned char *live, struct skl_columns tile, int first,          \
-                                 const float *dz, struct skl_soon soon, int add, float *da)                            \
-    {                                                                                                                  \
-        grad_rows_parts(parts, n, d, live, tile, first, dz, soon, add, da);                                            \
-    }                                                                                                                  \
-    static void grad_columns_##name(int n, int panels, const unsigned char *live, const float *dz, const void *block,  \
-                                    int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)      \
-    {                                                                                                                  \
-        grad_columns_parts(parts, n, panels, live, dz, block, rows, d0, soon, d, db, stride);                          \
-    }                                                                                                                  \
-    static const struct skl_products name = {                                                                          \
-        .unit = "amx",                                                                                                 \
-        .kc = PAIR_KC,                                                                                                 \
-        .enter = tiles_enter,                                                                                          \
-        .leave = tiles_leave,                                                                                          \
-        .panel_bytes = pair_panel_bytes,                                                                               \
-        .block_bytes = tile_block_bytes,                                                                               \
-        .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,                                                           \
-        .pack_row = pair_pack_row,                                                                                     \
-        .pack_block_row = tile_pack_block_row,                                                                         \
-        .columns = pair_columns,                                                                                       \
-        .columns_back = tile_columns_back,                                                                             \
-        .split = split_##name,                                                                                         \
-        .logits = tile_logits,                                                                                         \
-        .grad_rows = grad_rows_##name,                                                                                 \
-        .grad_columns = grad_columns_##name,                                                                           \
-        .add_rows = tile_listed_rows,                                                                                  \
-        .add_columns = pair_listed_columns,                                                                            \
-        .burst = tile_burst,                                                                                           \
+#define TILE_PRODUCTS(name, parts)                                                                                    \
+    static void split_##name(int first, int last, float *dz)                                                          \
+    {                                                                                                                 \
+        split_lines(parts, first, last, dz);                                                                          \
+    }                                                                                                                 \
+    static void grad_rows_##name(int n, int d, const unsigned char *live, struct skl_columns tile, int first,         \
+                                 const float *dz, struct skl_soon soon, int add, float *da)                           \
+    {                                                                                                                 \
+        grad_rows_parts(parts, n, d, live, tile, first, dz, soon, add, da);                                           \
+    }                                                                                                                 \
+    static void grad_columns_##name(int n, int panels, const unsigned char *live, const float *dz, const void *block, \
+                                    int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)     \
+    {                                                                                                                 \
+        grad_columns_parts(parts, n, panels, live, dz, block, rows, d0, soon, d, db, stride);                         \
+    }                                                                                                                 \
+    static const struct skl_products name = {                                                                         \
+        .unit = "amx",                                                                                                \
+        .kc = PAIR_KC,                                                                                                \
+        .enter = tiles_enter,                                                                                         \
+        .leave = tiles_leave,                                                                                         \
+        .panel_bytes = pair_panel_bytes,                                                                              \
+        .block_bytes = tile_block_bytes,                                                                              \
+        .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,                                                          \
+        .pack_row = pair_pack_row,                                                                                    \
+        .pack_block_row = tile_pack_block_row,                                                                        \
+        .columns = pair_columns,                                                                                      \
+        .columns_back = tile_columns_back,                                                                            \
+        .split = split_##name,                                                                                        \
+        .logits = tile_logits,                                                                                        \
+        .grad_rows = grad_rows_##name,                                                                                \
+        .grad_columns = grad_columns_##name,                                                                          \
+        .add_rows = tile_listed_rows,                                                                                 \
+        .add_columns = pair_listed_columns,                                                                           \
+        .burst = tile_burst,                                                                                          \
     };
 
 TILE_PRODUCTS(tile_products, 2)

@@ -11,6 +11,7 @@
 #define SKL_TILES_C_H
 
 #include "../../float_mode.h"
+#include "fused.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -62,13 +63,12 @@ static inline void tile_dot(int c, int a, int b)
             memcpy(&b0[k][n], &low, 4), memcpy(&b1[k][n], &high, 4);
         }
     for (int m = 0; m < 16; m++) {
-        float even[16] = {0}, odd[16] = {0}, *sum = skl_tiles.at[c].f[m];
+        float even[16] = {0}, odd[16] = {0}, a0[16], a1[16], *sum = skl_tiles.at[c].f[m];
         for (int k = 0; k < 16; k++) {
             uint32_t pair = skl_tiles.at[a].pair[m][k], low = pair << 16, high = pair & 0xffff0000u;
-            float a0, a1;
-            memcpy(&a0, &low, 4), memcpy(&a1, &high, 4);
-            for (int n = 0; n < 16; n++) even[n] = __builtin_fmaf(a0, b0[k][n], even[n]);
-            for (int n = 0; n < 16; n++) odd[n] = __builtin_fmaf(a1, b1[k][n], odd[n]);
+            for (int n = 0; n < 16; n++) memcpy(&a0[n], &low, 4), memcpy(&a1[n], &high, 4);
+            fused16(a0, b0[k], even);
+            fused16(a1, b1[k], odd);
         }
         for (int n = 0; n < 16; n++) sum[n] += even[n] + odd[n];
     }

@@ -27,7 +27,7 @@ static inline vf vset(float x) { return x - (vf){0}; } /* also of -0 */
 #ifdef WIDE
 static inline vf vfma(vf a, vf b, vf c)
 {
-    for (int i = 0; i < VL; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    fused16((const float *)&a, (const float *)&b, (float *)&c);
     return c;
 }
 #else
