@@ -197,9 +197,9 @@ struct skl_shard {
     size_t struct_size; /* sizeof(struct skl_shard) */
     skl_exchange exchange;
     void *data;
-    int64_t
-        rows; /* of an exchange, at most 16384; the same on every shard. 0: 512. The logits of so many rows are kept, or
-                     computed again where they pass the workspace limit */
+    /* Of an exchange, at most 16384; the same on every shard. 0: 512. The logits of so many rows are kept, or computed
+     * again where they pass the workspace limit. */
+    int64_t rows;
 };
 
 /* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"

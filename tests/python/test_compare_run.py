@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import compare_models
+import documents
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -398,28 +399,23 @@ def test_import_is_lazy(child):
 
 
 def test_document(root, tmp_path, monkeypatch):
-    """Every block of docs/report.md runs, in order, beside folders of the names that it uses."""
+    """Every command and all Python of docs/report.md run, beside folders of the names that they use."""
     import re
     import shlex
 
-    document = pathlib.Path(__file__).parents[2] / "docs/report.md"
+    text = (documents.ROOT / "docs/report.md").read_text(encoding="utf-8")
     for name in ("reference", "other", "text.txt"):
         (tmp_path / name).symlink_to(root / name)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```(sh|python)\n(.*?)```", document.read_text(encoding="utf-8"), re.S)
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "python", "python", "sh"]
-    space = {}
-    for kind, code in blocks:
-        if kind == "python":
-            exec(code, space)
-            continue
+    for code in re.findall(r"^```sh\n(.*?)```", text, re.S | re.M):
         for command in code.strip().splitlines():
             words = shlex.split(command)
             assert words[:4] == ["python", "-m", "streamkl", "compare"]
             assert cli.run(words[4:]) == 0, command
+    documents.run("docs/report.md")
     for name in ("report.html", "report.json", "report.md", "tokens.csv", "ref.safetensors"):
         assert (tmp_path / name).stat().st_size > 1000
-    for key in re.findall(r"`(\w+_(?:kld|delta_p|ppl\w*|top_p|in_q|in_base))`", document.read_text(encoding="utf-8")):
+    for key in re.findall(r"`(\w+_(?:kld|delta_p|ppl\w*|top_p|in_q|in_base))`", text):
         assert key in streamkl.compare.fields.FIELDS, key
 
 

@@ -7,14 +7,12 @@ import sys
 
 import pytest
 
-from test_package import ROOT, blocks
+import documents
+from documents import ROOT
 
 
 def run_document(group):
-    space = {}
-    for code in blocks((ROOT / "docs/distributed.md").read_text()):
-        exec(code, space)
-    return space["loss"].item()
+    return documents.run("docs/distributed.md")["loss"].item()
 
 
 def test_document(ranks):

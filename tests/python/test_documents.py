@@ -1,61 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """All Python in README.md and docs/*.md runs, as it stands; and the page made of the C header holds the whole header.
 
-The blocks of a page run one after the other, in one namespace, in a process of their own. What a reader has and the
-page does not show (a model, a batch) is made in a comment before the block, which starts with the line "<!-- python". The
+Each page runs in a folder of its own, and in this process: importing torch for each of them took longer than the pages. The
 C is compiled by tests/test_documents.py.
 """
 
 import importlib.util
-import pathlib
 import re
 import sys
 
 import pytest
+import torch
 
-ROOT = pathlib.Path(__file__).parents[2]
-BLOCK = r"^(?:```python|<!-- python)\n(?P<code>.*?)^(?:```|-->)$"
-# Pages whose Python needs ranks, models or folders run in test_distributed_documents, test_frameworks, test_compare_run.
+import documents
+from documents import ROOT
+
+# Pages whose Python needs ranks or folders run in test_distributed_documents and test_compare_run; that of frameworks.md
+# is held against the packages themselves in test_frameworks.
 ELSEWHERE = ("distributed.md", "frameworks.md", "report.md")
 PAGES = [
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
-    if "```" in page.read_text() and page.name not in ELSEWHERE
+    if page.name not in ELSEWHERE and documents.blocks(page)
 ]
-
-RUN = (
-    f"BLOCK = {BLOCK!r}"
-    + """
-import pathlib, re, sys
-
-page = sys.argv[1]
-text = pathlib.Path(page).read_text()
-space = {}
-for found in re.finditer(BLOCK, text, re.S | re.M):
-    code = "\\n" * text.count("\\n", 0, found.start("code")) + found["code"]  # so that a traceback has the page's lines
-    try:
-        exec(compile(code, page, "exec"), space)
-    except ModuleNotFoundError as error:
-        if error.name.split(".")[0] in ("streamkl", "torch", "numpy"):
-            raise
-        print("without:", error.name)
-        break
-"""
-)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_of(page, child, tmp_path, monkeypatch):
-    text = page.read_text()
-    found = re.findall(BLOCK, text, re.S | re.M)
-    fences = re.findall(r"^ *(?:```|~~~) *(?:py|\{)\w*|<!-- *py", text, re.M)
-    assert len(found) == len(fences), "a block of Python is not written as the others, and would not be run"
-    if not found:
-        pytest.skip("no Python on it")
+def test_python_of(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # what a page writes is not written into the tree
-    said = child(RUN, page, timeout=170)
-    if missing := re.findall(r"^without: (\S+)$", said, re.M):
-        pytest.skip(f"{missing[0]} is not installed")
+    dtype, enabled = torch.get_default_dtype(), torch.is_grad_enabled()
+    documents.run(page)
+    assert torch.get_default_dtype() == dtype and torch.is_grad_enabled() == enabled, "the page leaves something behind"
 
 
 @pytest.fixture(scope="module")

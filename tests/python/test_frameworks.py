@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every block of Python in docs/frameworks.md runs, and gives what the packages that it replaces give."""
 
-import pathlib
-import re
 import sys
 
 import pytest
 import torch
 
+import documents
 import streamkl
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs/frameworks.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S)
+BLOCKS = documents.blocks("docs/frameworks.md")
 RUN = set()
 
 

@@ -114,7 +114,3 @@ def test_examples(tmp_path, name, arguments):
     assert (tmp_path / f"{name}.png").stat().st_size > 10000
     if name == "distil":
         assert float(re.search(r"distance of the curves: (\S+)", out.stdout)[1]) < 1e-3
-
-
-def blocks(text):
-    return re.findall(r"```python\n(.*?)```", text, re.S)
