@@ -5,6 +5,7 @@ set(sources
   src/adopt.c
   src/api.c
   src/check.c
+  src/check_listed.c
   src/check_mixture.c
   src/error.c
   src/partial.c
@@ -14,10 +15,12 @@ set(sources
   src/cpu/cpus.c
   src/cpu/details.c
   src/cpu/exchange.c
+  src/cpu/gather.c
   src/cpu/grad.c
   src/cpu/grad_sparse.c
   src/cpu/index.c
   src/cpu/isa.c
+  src/cpu/listed.c
   src/cpu/mixture.c
   src/cpu/plan.c
   src/cpu/results.c

@@ -10,6 +10,7 @@ enum {
     FIRST_OUTPUTS = offsetof(struct skl_outputs, t) + sizeof(struct skl_grads),
     FIRST_LABELS = sizeof(struct skl_labels),
     FIRST_SHARD = offsetof(struct skl_shard, rows) + sizeof(int64_t),
+    FIRST_LISTED = sizeof(struct skl_listed),
     LARGEST_SIZE = 1 << 16 /* no version will have a larger one: such a size was never set */
 };
 
@@ -57,6 +58,15 @@ enum skl_status skl_adopt_shard(struct skl_problem *p, struct skl_shard *to)
         return SKL_OK;
     enum skl_status status = adopt("shard", p->shard, FIRST_SHARD, sizeof *to, to);
     p->shard = to;
+    return status;
+}
+
+enum skl_status skl_adopt_listed(struct skl_problem *p, struct skl_listed *to)
+{
+    if (!p->listed)
+        return SKL_OK;
+    enum skl_status status = adopt("listed", p->listed, FIRST_LISTED, sizeof *to, to);
+    p->listed = to;
     return status;
 }
 

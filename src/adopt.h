@@ -12,6 +12,7 @@ enum skl_status skl_adopt_problem(const struct skl_problem *from, struct skl_pro
 /* What the problem points to, if anything, into 'to', to which it then points. */
 enum skl_status skl_adopt_labels(struct skl_problem *p, struct skl_labels *to);
 enum skl_status skl_adopt_shard(struct skl_problem *p, struct skl_shard *to);
+enum skl_status skl_adopt_listed(struct skl_problem *p, struct skl_listed *to);
 /* name: "out" or "saved", for the sentence. */
 enum skl_status skl_adopt_outputs(const char *name, const struct skl_outputs *from, struct skl_outputs *to);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The border: every rule about the arguments is checked here, once, before anything is written. */
 #include "adopt.h"
+#include "check_listed.h"
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
@@ -140,16 +141,20 @@ static const char *lacking(const struct skl_problem *p, int i)
 {
     int needs = row_results[i].needs;
     if ((needs & SKL_NEEDS_TEACHER) && !p->t.a.data)
+        return p->listed ? "a listed teacher does not tell it" : "there is no teacher";
+    if ((needs & SKL_NEEDS_DIVERGENCE) && !p->t.a.data && !p->listed)
         return "there is no teacher";
     if ((needs & SKL_NEEDS_LABELS) && !p->labels)
         return "there are no labels";
     if ((needs & SKL_NEEDS_MASS_IDS) && !p->mass_ids.data)
         return "there are no mass_ids";
+    if ((needs & SKL_NEEDS_LIST) && !p->listed)
+        return "there is no listed teacher";
     int one_sweep = p->divergence == SKL_FORWARD_KL || p->divergence == SKL_REVERSE_KL;
     return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
 
-enum { INPUTS = 13, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { INPUTS = 16, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -159,14 +164,22 @@ static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
 {
     static const struct skl_tensor not_given;
-    const struct named all[INPUTS] = {
-        {"s.a", &p->s.a},           {"s.b", &p->s.b},
-        {"t.a", &p->t.a},           {"t.b", &p->t.b},
-        {"s.bias", &p->s.bias},     {"t.bias", &p->t.bias},
-        {"begin", &p->begin},       {"end", &p->end},
-        {"weight", &p->weight},     {"labels.ids", p->labels ? &p->labels->ids : &not_given},
-        {"mass_ids", &p->mass_ids}, {"lse_t", &p->lse_t},
-        {"head_map", &p->head_map}};
+    const struct named all[INPUTS] = {{"s.a", &p->s.a},
+                                      {"s.b", &p->s.b},
+                                      {"t.a", &p->t.a},
+                                      {"t.b", &p->t.b},
+                                      {"s.bias", &p->s.bias},
+                                      {"t.bias", &p->t.bias},
+                                      {"begin", &p->begin},
+                                      {"end", &p->end},
+                                      {"weight", &p->weight},
+                                      {"labels.ids", p->labels ? &p->labels->ids : &not_given},
+                                      {"mass_ids", &p->mass_ids},
+                                      {"lse_t", &p->lse_t},
+                                      {"head_map", &p->head_map},
+                                      {"listed.ids", p->listed ? &p->listed->ids : &not_given},
+                                      {"listed.logprobs", p->listed ? &p->listed->logprobs : &not_given},
+                                      {"listed.tail_logprob", p->listed ? &p->listed->tail_logprob : &not_given}};
     memcpy(to, all, sizeof all);
     return INPUTS;
 }
@@ -320,6 +333,14 @@ static enum skl_status check_columns(const struct skl_problem *p)
 
 static enum skl_status check_teacher(const struct skl_problem *p)
 {
+    if (p->listed && (p->t.a.data || p->t.b.data || p->t.bias.data))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with t.%s: there is one teacher",
+                        (const void *)p->listed,
+                        p->t.a.data   ? "a"
+                        : p->t.b.data ? "b"
+                                      : "bias");
+    if (p->listed)
+        return SKL_OK;
     if (p->labels && !p->t.a.data && !p->t.b.data) {
         if (p->divergence != SKL_FORWARD_KL)
             return bad("divergence", p->divergence, "there is no teacher: leave it at SKL_FORWARD_KL");
@@ -412,6 +433,9 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
     if (p->labels)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with a shard: labels need all columns",
                         (const void *)p->labels);
+    if (p->listed)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with a shard: lists need all columns",
+                        (const void *)p->listed);
     if (skl_mixes_heads(p))
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
@@ -436,6 +460,8 @@ static enum skl_status check_problem(const struct skl_problem *p)
     TRY(check_rows("end", &p->end, p, SKL_I32, 0));
     TRY(check_rows("weight", &p->weight, p, SKL_F32, 0));
     struct named inputs[INPUTS];
+    if (p->listed)
+        TRY(skl_check_listed(p));
     if (p->labels)
         TRY(check_labels(p));
     if (p->mass_ids.data)
@@ -518,19 +544,22 @@ static int any_grad(const struct skl_grads *g)
 /* What a backward must find in 'saved', given whose gradient is wanted. */
 static enum skl_status check_saved(const struct skl_outputs *saved, const struct skl_work *w)
 {
+    int listed = w->listed.given, sweep = listed && !skl_on_support(w);
     int one = w->form == SKL_FORM_NONE, two = skl_sweeps(w->form) == 2;
     int parts = saved->m_s.data && saved->l_s.data && (one || (saved->m_t.data && saved->l_t.data));
     struct {
         enum skl_row_name name;
         int needed;
-    } each[] = {{SKL_ROW_lse_s, !parts},
+    } each[] = {{SKL_ROW_lse_s, !parts && !listed},
                 {SKL_ROW_lse_t, !parts && w->form != SKL_FORM_NONE},
                 {skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
                 {SKL_ROW_m_s, skl_tempered(w)}, /* to which l1_s refers */
                 {SKL_ROW_l_s, skl_tempered(w)},
                 {SKL_ROW_l1_s, skl_has_labels(w) && w->temperature != 1},
                 {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
-                {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)}};
+                {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)},
+                {SKL_ROW_m_rest, sweep},
+                {SKL_ROW_l_rest, sweep}};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
         if (each[i].needed && !row_result(saved, each[i].name)->data)
             return skl_fail(SKL_BAD_ARGUMENT,
@@ -598,15 +627,20 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     struct skl_problem p = {0};
     struct skl_labels labels;
     struct skl_shard shard;
+    struct skl_listed listed;
     struct skl_outputs o = {0}, s = {0};
     int partial = call == SKL_CALL_PARTIAL;
     *w = (struct skl_work){0};
     TRY(skl_adopt_problem(problem, &p));
     TRY(skl_adopt_labels(&p, &labels));
     TRY(skl_adopt_shard(&p, &shard));
+    TRY(skl_adopt_listed(&p, &listed));
     if (p.labels && (partial || state))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with partial rows: labels need all columns",
                         (const void *)p.labels);
+    if (p.listed && (partial || state))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with partial rows: lists need all columns",
+                        (const void *)p.listed);
     TRY(check_problem(&p));
     if (p.shard)
         TRY(check_shard(call, &p, state));

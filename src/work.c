@@ -120,6 +120,22 @@ static void fill_labels(const struct skl_problem *p, struct skl_work *w)
                                              .z_loss = l->z_loss};
 }
 
+static void fill_listed(const struct skl_problem *p, struct skl_work *w)
+{
+    const struct skl_listed *l = p->listed;
+    if (!l)
+        return;
+    double stored = l->stored_temperature > 0 ? l->stored_temperature : 1;
+    w->listed = (struct skl_work_listed){.given = 1,
+                                         .ids = ids_view(&l->ids, 0),
+                                         .logprobs = operand(&l->logprobs),
+                                         .rest = rows_view(&l->tail_logprob),
+                                         .k = l->ids.shape[l->ids.ndim - 1],
+                                         .tail = (enum skl_tail)l->tail,
+                                         .reverse = p->divergence == SKL_REVERSE_KL,
+                                         .power = stored / p->temperature};
+}
+
 /* The row's weight in the reduced loss, whatever columns it sees. */
 static double given_weight(const struct skl_work *w, const int64_t at[3])
 {
@@ -144,6 +160,7 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->weight = rows_of(p->use == SKL_INDEXER, &p->weight);
     w->mass_ids = ids_view(&p->mass_ids, 0);
     fill_labels(p, w);
+    fill_listed(p, w);
     int counted = w->weight.data || skl_has_labels(w);
     w->weight_sum = counted ? 0 : (double)w->rows;
     for (int64_t row = 0, at[3]; counted && w->device == SKL_CPU && row < w->rows; row++) {
@@ -248,10 +265,18 @@ struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
     return r;
 }
 
+static int lists_something(const struct skl_work *w, const int64_t at[3])
+{
+    for (int64_t k = 0; k < w->listed.k; k++)
+        if (skl_listed_id(w, at, k) >= 0)
+            return 1;
+    return 0;
+}
+
 double skl_row_weight(const struct skl_work *w, const int64_t at[3])
 {
     struct skl_range r = skl_row_range(w, at);
-    if (r.lo >= r.hi && !w->shard.exchange)
+    if ((r.lo >= r.hi && !w->shard.exchange) || (w->listed.given && !lists_something(w, at)))
         return 0;
     return given_weight(w, at);
 }

@@ -7,6 +7,7 @@
 #ifndef SKL_WORK_H
 #define SKL_WORK_H
 
+#include "half.h"
 #include "row.h"
 #include "streamkl/streamkl.h"
 
@@ -69,7 +70,14 @@ struct skl_work_side {
 };
 
 /* What a problem must have for a row result. */
-enum skl_need { SKL_NEEDS_TEACHER = 1, SKL_NEEDS_LABELS = 2, SKL_NEEDS_TWO_SWEEPS = 4, SKL_NEEDS_MASS_IDS = 8 };
+enum skl_need {
+    SKL_NEEDS_TEACHER = 1,
+    SKL_NEEDS_LABELS = 2,
+    SKL_NEEDS_TWO_SWEEPS = 4,
+    SKL_NEEDS_MASS_IDS = 8,
+    SKL_NEEDS_DIVERGENCE = 16, /* a teacher, or a listed one */
+    SKL_NEEDS_LIST = 32
+};
 
 /* Integers over the rows, 'count' of them for each. */
 struct skl_row_ids {
@@ -83,6 +91,18 @@ struct skl_work_labels {
     struct skl_row_ids ids;
     int64_t ignore;
     double weight, kl_weight, lse_weight, smoothing, z_loss;
+};
+
+/* A teacher of lists. */
+struct skl_work_listed {
+    int given;
+    struct skl_row_ids ids;
+    struct skl_operand logprobs; /* [b][h][i][k] */
+    struct skl_rows rest;        /* data NULL: 1 - sum */
+    int64_t k;                   /* room for entries in a list */
+    enum skl_tail tail;
+    int reverse;
+    double power; /* of stored probabilities */
 };
 
 /* The row results, by the names of struct skl_outputs: SKL_ROW_loss, SKL_ROW_lse_s ... */
@@ -106,6 +126,7 @@ struct skl_work {
     struct skl_rows begin, end, weight;
     struct skl_work_labels labels;
     struct skl_row_ids mass_ids;
+    struct skl_work_listed listed;
     double temperature;
     struct skl_rows result[SKL_ROW_RESULTS]; /* outputs, or saved inputs of a backward */
     struct skl_work_side side[2];            /* P, Q */
@@ -238,6 +259,28 @@ static inline int64_t skl_row_label(const struct skl_work *w, const int64_t at[3
 static inline int skl_has_labels(const struct skl_work *w)
 {
     return w->labels.ids.rows.data != NULL;
+}
+
+/* Entry k of the row's list: a column, or less than 0 for an empty slot. */
+static inline int64_t skl_listed_id(const struct skl_work *w, const int64_t at[3], int64_t k)
+{
+    return skl_row_id(&w->listed.ids, at, k);
+}
+
+static inline double skl_listed_logprob(const struct skl_work *w, const int64_t at[3], int64_t k)
+{
+    const struct skl_operand *x = &w->listed.logprobs;
+    const void *at_0 = skl_operand_at(x, at[0], at[1], at[2]);
+    if (x->dtype == SKL_F32)
+        return (double)((const float *)at_0)[k];
+    uint16_t half = ((const uint16_t *)at_0)[k];
+    return (double)(x->dtype == SKL_BF16 ? skl_from_bf16(half) : skl_from_f16(half));
+}
+
+/* Are the listed columns all that there is, for teacher, student and labels? */
+static inline int skl_on_support(const struct skl_work *w)
+{
+    return w->listed.given && w->listed.tail == SKL_TAIL_RENORMALISE && !skl_has_labels(w);
 }
 
 /* Which result is that of P (0) or Q (1): of_s is the student's of the two neighbours, SKL_ROW_lse_s say. */

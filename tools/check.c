@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "device.h"
 #include "kit/divergence.h"
+#include "kit/listed.h"
 #include "options.h"
 #include "progress.h"
 
@@ -120,6 +121,65 @@ static void print_table(const struct checker *checker)
                     print_row(&checker->groups[unit][d][way], unit, d, way);
 }
 
+/* ---------------------------------------------------------------------------------------- listed teachers --- */
+
+struct listed_group {
+    int cases, failures;
+    double used[KIT_LISTED_RESULTS];
+};
+static struct listed_group listed_groups[ISAS][KIT_LISTED_KINDS][KIT_LISTED_WAYS];
+
+static void check_listed_way(struct checker *checker, struct kit_listed *f, int isa, int kind, int way)
+{
+    struct listed_group *group = &listed_groups[isa][kind][way];
+    struct kit_listed_outcome o = kit_run_listed(f, (enum kit_listed_way)way);
+    int right = kit_listed_right(&o);
+    for (int k = 0; k < KIT_LISTED_RESULTS; k++) group->used[k] = fmax(group->used[k], o.used[k]);
+    group->cases++, checker->runs++;
+    group->failures += !right;
+    if (!right && checker->failures++ < 10)
+        printf("FAILED %s listed, %s, %s: %s\n", skl_isa_name((enum skl_isa)isa), kit_listed_kind_names[kind],
+               kit_listed_way_names[way], o.status ? skl_last_error() : "out of its bound");
+}
+
+static void check_listed(struct checker *checker, int64_t seed, int64_t cases, int only_isa, int64_t threads)
+{
+    for (int64_t n = 0; n < cases * KIT_LISTED_KINDS; n++) {
+        struct kit_random r = {(uint64_t)seed * 1000033 + (uint64_t)n};
+        int kind = (int)(n % KIT_LISTED_KINDS);
+        struct kit_listed_case c = kit_random_listed(&r, kind);
+        c.threads = threads ? (int)threads : c.threads;
+        for (int isa = SKL_ISA_BASELINE; isa < ISAS; isa++) {
+            struct kit_random same = r;
+            if (!skl_isa_available((enum skl_isa)isa) || (only_isa != SKL_ISA_BEST && only_isa != isa))
+                continue;
+            c.isa = isa;
+            struct kit_listed *f = kit_build_listed(&c, &same);
+            for (int way = 0; way < KIT_LISTED_WAYS; way++) check_listed_way(checker, f, isa, kind, way);
+            kit_destroy_listed(f);
+        }
+    }
+}
+
+static void print_listed(void)
+{
+    static const char *const names[KIT_LISTED_RESULTS] = {"loss", "value", "grad a", "grad b", "grad bias"};
+    printf("\n%-9s %-20s %-11s %5s ", "isa", "listed teacher", "way", "cases");
+    for (int k = 0; k < KIT_LISTED_RESULTS; k++) printf(" %10s", names[k]);
+    printf("   worst, of its bound\n");
+    for (int isa = 0; isa < ISAS; isa++)
+        for (int kind = 0; kind < KIT_LISTED_KINDS; kind++)
+            for (int way = 0; way < KIT_LISTED_WAYS; way++) {
+                const struct listed_group *g = &listed_groups[isa][kind][way];
+                if (!g->cases)
+                    continue;
+                printf("%-9s %-20s %-11s %5d ", skl_isa_name((enum skl_isa)isa), kit_listed_kind_names[kind],
+                       kit_listed_way_names[way], g->cases);
+                for (int k = 0; k < KIT_LISTED_RESULTS; k++) printf(" %10.2g", g->used[k]);
+                printf("%s\n", g->failures ? "  FAILED" : "");
+            }
+}
+
 static const char about[] =
     "Compares the engine with a reference in double precision over random shapes, masks, layouts, dtypes, ways to run\n"
     "and instruction sets. Exits with 1 when an error is out of its bound.";
@@ -168,8 +228,12 @@ int command_check(int argc, char **argv)
             return EXIT_INTERRUPTED;
         }
     }
+    if (device == SKL_CPU)
+        check_listed(&checker, seed, cases, isa, threads);
     progress_end(&progress);
     print_table(&checker);
+    if (device == SKL_CPU)
+        print_listed();
     printf("\n%s: %d of %d runs out of bound, seed %lld, %.1f s\n", checker.failures ? "FAILED" : "passed",
            checker.failures, checker.runs, (long long)seed, now() - begin);
     return checker.failures ? EXIT_WRONG : 0;

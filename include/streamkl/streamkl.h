@@ -156,7 +156,7 @@ enum skl_isa {
 
 /* One of the two distributions. */
 struct skl_side {
-    /* With labels, the teacher's a and b may be left out. */
+    /* With labels or a listed teacher, the teacher's a and b are left out. */
     struct skl_tensor a;    /* attention [B, H, N, D]; linear [..., D] with one to three leading dimensions */
     struct skl_tensor b;    /* attention [B, Hkv, M, D], Hkv divides H; linear [V, D] */
     struct skl_tensor bias; /* linear: [V], f32, bf16 or f16; optional. Of an indexer, the weights of its heads */
@@ -177,6 +177,28 @@ struct skl_labels {
      * weight 0. */
     int64_t ignore;
     double smoothing, z_loss; /* 0 <= smoothing < 1, z_loss >= 0 */
+};
+
+/* What becomes of the columns that a listed teacher does not name. p: what is listed, S: its columns, q: the student. */
+enum skl_tail {
+    SKL_TAIL_BUCKET = 0,      /* together they are one more column, of the mass that is missing to 1 */
+    SKL_TAIL_RENORMALISE = 1, /* they do not exist: both sides on S. Needs dot products with the columns of S alone */
+    SKL_TAIL_ZERO = 2,        /* p as it is: sum_S p log(p / q), which can be negative where p does not sum to 1 */
+    SKL_TAIL_TEACHER = 3      /* the teacher has no mass there: p / sum_S p against q over all columns */
+};
+
+/* A teacher as lists of columns and their log-probabilities, in place of t.a and t.b; linear problems on the CPU, forward KL,
+ * and reverse KL with SKL_TAIL_BUCKET and SKL_TAIL_RENORMALISE. A row whose list is empty is as a row without columns. */
+struct skl_listed {
+    size_t struct_size;         /* sizeof(struct skl_listed) */
+    struct skl_tensor ids;      /* i32 or i64, [.., K] over the rows: columns in any order, -1: an empty slot */
+    struct skl_tensor logprobs; /* f32, bf16 or f16, as ids. A column that is listed twice has the sum of its masses */
+    struct skl_tensor tail_logprob; /* optional f32 over the rows: log of the mass that is not listed, if not 1 - sum */
+    int32_t tail;                   /* enum skl_tail */
+    int32_t reserved;               /* 0 */
+    /* The temperature at which the lists were made; 0: 1. Where it is not the problem's, every mass, that of the rest too, is
+     * raised to stored_temperature / temperature, and their sum made 1 again. */
+    double stored_temperature;
 };
 
 /* Called on the calling thread between pieces of work, fraction in [0, 1]. Return nonzero to cancel the call. */
@@ -277,13 +299,15 @@ struct skl_problem {
     int32_t raw_t;
     int32_t identity; /* SKL_INDEXER: 1: act is the identity instead of ReLU */
 
-    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, mixtures of heads, details of rows (out.kl and
+    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, lists, mixtures of heads, details of rows (out.kl and
      * what follows it) or progress. */
     const struct skl_shard *shard;
 
     /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are faster, and
      * off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as good as f32's. */
     int64_t round_dz;
+
+    const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end, nor on CUDA */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -322,6 +346,11 @@ struct skl_outputs {
     /* Where one side's top1 stands in the other's order: how many logits of the student are larger than its logit of the
      * teacher's top1, and the reverse. 0: it is the top there too. A second sweep. */
     struct skl_tensor rank_s, rank_t;
+
+    /* Optional f32 over the rows, of a problem with a listed teacher: the parts of the student's LSE over the columns that are
+     * not listed, as m_s and l_s. Its backward needs them (and not m_s, l_s or lse_s), but for SKL_TAIL_RENORMALISE without
+     * labels. */
+    struct skl_tensor m_rest, l_rest;
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,

@@ -4,7 +4,8 @@
     attention_kl, linear_kl             losses for torch tensors, with autograd
     indexer_kl                          the loss of an indexer of sparse attention
     linear_cross_entropy                the same without a teacher; linear_logsumexp
-    AttentionKLLoss, LinearKLLoss, LinearCrossEntropyLoss
+    linear_topk_kl                      the same with a teacher of lists, ids and log-probabilities
+    AttentionKLLoss, LinearKLLoss, LinearTopKKLLoss, LinearCrossEntropyLoss
                                         the same as torch modules
     compress_head                       a teacher's head of low rank
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
@@ -30,10 +31,10 @@ from ._c import version as _version
 if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
-    from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp
+    from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp, linear_topk_kl
     from .low_rank import LowRankHead, compress_head
     from .indexer import indexer_kl
-    from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss
+    from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 
 __version__ = _version()
@@ -42,6 +43,7 @@ __all__ = [
     "DriftMetric",
     "LinearCrossEntropyLoss",
     "LinearKLLoss",
+    "LinearTopKKLLoss",
     "LowRankHead",
     "attention_backward",
     "attention_kl",
@@ -55,6 +57,7 @@ __all__ = [
     "linear_kl",
     "linear_logsumexp",
     "linear_partial",
+    "linear_topk_kl",
     "merge",
 ]
 
@@ -64,9 +67,11 @@ _HOMES = {
     "linear_cross_entropy": ".functional",
     "linear_kl": ".functional",
     "linear_logsumexp": ".functional",
+    "linear_topk_kl": ".functional",
     "AttentionKLLoss": ".modules",
     "LinearCrossEntropyLoss": ".modules",
     "LinearKLLoss": ".modules",
+    "LinearTopKKLLoss": ".modules",
     "LowRankHead": ".low_rank",
     "compress_head": ".low_rank",
     "DriftMetric": ".compare.metric",

@@ -31,10 +31,12 @@ class Call:
         mass_ids=None,
         lse_t=None,
         head_map=None,
+        listed=None,
     ) -> None:
         given = {name: _read(name, x, np.float32) for name, x in operands.items()}
+        without_teacher = labels is not None or listed is not None
         arrays: List[Any] = [
-            None if array is None and labels is not None else _operand(name, array) for name, array in given.items()
+            None if array is None and without_teacher else _operand(name, array) for name, array in given.items()
         ]
         self.operands, self.names = given, list(given)
         self.rows = arrays[0].shape[:-1]  # as people see them
@@ -56,7 +58,8 @@ class Call:
         self.mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
         lse_t = None if lse_t is None else _weight("lse_t", _read("lse_t", lse_t))
         head_map = None if head_map is None else _heads("head_map", _read("head_map", head_map))
-        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map]
+        lists = (None, None, None) if listed is None else self._lists(*listed)
+        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -85,6 +88,29 @@ class Call:
         if array.shape != self.rows:
             raise bad("labels.shape", array.shape, f"it must be that of the rows, {self.rows}")
         return np.ascontiguousarray(array.reshape(self.flat), np.int64)
+
+    def _lists(self, ids: Any, logprobs: Any, tail_logprob: Any) -> List[Optional[Array]]:
+        ids, logprobs = _read("ids", ids), _read("logprobs", logprobs)
+        if ids.dtype.kind not in "iu":
+            raise bad("ids.dtype", ids.dtype.name, "it must hold integers", TypeError)
+        if logprobs.dtype.name not in (*DTYPES, "float64"):
+            raise bad("logprobs.dtype", logprobs.dtype.name, "it must hold logarithms of probabilities", TypeError)
+        if ids.ndim == 0 or ids.shape[:-1] != self.rows:
+            raise bad("ids.shape", ids.shape, f"it must be that of the rows and a last dimension, {(*self.rows, 'K')}")
+        if logprobs.shape != ids.shape:
+            raise bad("logprobs.shape", logprobs.shape, f"it must be that of ids, {ids.shape}")
+        shape, rest = (*self.flat, ids.shape[-1]), None
+        if tail_logprob is not None:
+            rest = _read("tail_logprob", tail_logprob).astype(np.float32)
+            if rest.shape != self.rows:
+                raise bad("tail_logprob.shape", rest.shape, f"it must be that of the rows, {self.rows}")
+            rest = np.ascontiguousarray(rest.reshape(self.flat))
+        stored = np.float32 if logprobs.dtype == np.float64 else logprobs.dtype
+        return [
+            np.ascontiguousarray(ids.reshape(shape), np.int64),
+            np.ascontiguousarray(logprobs.reshape(shape), stored),
+            rest,
+        ]
 
     def gradients(self, wanted: Sequence[str]) -> List[Optional[Array]]:
         """Room for the gradients, in the order of _c.OPERANDS."""

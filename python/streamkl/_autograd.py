@@ -19,14 +19,21 @@ from torch import Tensor
 
 from . import _c, _ops
 from ._ops import INPUTS, OPERANDS, row_bits
-from ._options import DIVERGENCE, IGNORE_INDEX, TEMPERATURE, Options
+from ._options import DIVERGENCE, IGNORE_INDEX, TAIL, TEMPERATURE, Options
 
 _LSES = row_bits("m_s", "m_t", "l_s", "l_t")
 
 
-def saved_rows(options: Options, teacher: bool = True, labels: bool = False) -> int:
-    """Bits of the row results that a backward of these options reads."""
-    rows = _LSES if teacher else row_bits("m_s", "l_s")
+def saved_rows_of(options: Options, inputs: Sequence) -> int:
+    """Bits of the row results that a backward of these options and inputs reads."""
+    teacher, labels, listed = (inputs[i] is not None for i in (_c.TEACHER_AT, _c.LABELS_AT, _c.IDS_AT))
+    if listed and not labels and options[TAIL] == _c.TAILS["renormalise"]:
+        return 0  # of the listed columns alone: their scores are all there is
+    return saved_rows(options, teacher, labels, listed)
+
+
+def saved_rows(options: Options, teacher: bool = True, labels: bool = False, listed: bool = False) -> int:
+    rows = _LSES if teacher else row_bits("m_rest", "l_rest") if listed else row_bits("m_s", "l_s")
     if labels and options[TEMPERATURE] != 1:
         rows |= row_bits("l1_s")
     if not teacher:
@@ -132,7 +139,7 @@ class Rows(_Function):
         ctx.set_materialize_grads(False)
         made = iter(output[1:])
         found = [(i, next(made)) for i in range(len(_c.ROWS)) if rows >> i & 1]
-        ctx.kept = kept = saved_rows(ctx.options, inputs[3] is not None, inputs[_c.LABELS_AT] is not None)
+        ctx.kept = kept = saved_rows_of(ctx.options, inputs)
         ctx.save_for_backward(*inputs[:INPUTS], *[t for i, t in found if kept >> i & 1])
 
     @staticmethod

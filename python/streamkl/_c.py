@@ -14,6 +14,7 @@ from struct import Struct
 
 F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR, INDEXER = range(3)
+LISTED = -1  # of this package: LINEAR for C, with a listed teacher
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
 VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
@@ -57,7 +58,7 @@ PROBLEM = Layout(
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
-    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q"
+    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -68,19 +69,27 @@ LABELS = Layout(
 # struct skl_shard, to which shard_at points.
 SHARD = Layout("struct_size:N exchange:P data:P rows:q")
 
+# struct skl_listed, to which listed_at points, as LABELS.
+LISTED_TEACHER = Layout("struct_size:N ids:T logprobs:T tail_logprob:T tail:i listed_reserved:i stored_temperature:d")
+TAILS = {name: i for i, name in enumerate(("bucket", "renormalise", "zero", "teacher"))}
+
 # struct skl_outputs. The gradients have the names of their operands.
 OUTPUTS = Layout(
     "struct_size:N value:P loss:T lse_s:T lse_t:T kl_s:T kl_t:T "
     "a_s:T b_s:T bias_s:T a_t:T b_t:T bias_t:T "
     "m_s:T m_t:T l_s:T l_t:T "
     "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T "
-    "mass_s:T mass_t:T rank_s:T rank_t:T"
+    "mass_s:T mass_t:T rank_s:T rank_t:T m_rest:T l_rest:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
 OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
-INPUTS = (*OPERANDS, "weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map")
-LABELS_AT = INPUTS.index("labels")
+INPUTS = (
+    *OPERANDS,
+    *("weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map"),
+    *("ids", "logprobs", "tail_logprob"),
+)
+TEACHER_AT, LABELS_AT, IDS_AT = (INPUTS.index(name) for name in ("a_t", "labels", "ids"))
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
 INTEGER_ROWS = ("top1_s", "top1_t", "rank_s", "rank_t")
 

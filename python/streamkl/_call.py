@@ -57,18 +57,33 @@ _CALL = (
     "workspace",
     "workspace_bytes",
     "reserved",
-    "labels_at",
     "shard_at",
+    "labels_at",
+    "listed_at",
 )
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
 _in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
-_LABELS = [_PLACE[name] for name in _c.LABELS.names[2:]]
+# The structures that a problem points to: the views that make one, and the options behind them.
+_LABELS = ([_c.INPUTS.index("labels")], [_PLACE[name] for name in _c.LABELS.names[2:]])
+_LISTED = (
+    [_c.INPUTS.index(name) for name in ("ids", "logprobs", "tail_logprob")],
+    [_PLACE["tail"], _PLACE["reserved"], _PLACE["stored_temperature"]],
+)
 
 
 class _Packed(bytes):
     """struct skl_problem, with what it points to."""
 
-    kept: object = None
+    pointed: Sequence[object] = ()
+
+
+def _pointed(layout: _c.Layout, places, views: Sequence[View], values: Sequence) -> Optional[ctypes.Array]:
+    """A structure that a problem points to; None if its first tensor is not given."""
+    tensors, numbers = places
+    if views[tensors[0]] is None:
+        return None
+    packed = layout.pack(layout.size, *[views[i] or _c.NOTHING for i in tensors], *[values[i] for i in numbers])
+    return ctypes.create_string_buffer(packed, len(packed))
 
 
 # What a shard of the columns does with the states at an address, so many rows of them: it merges them with those of the
@@ -114,19 +129,19 @@ def _problem(
     shard: Any = None,
 ) -> bytes:
     """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
-    labels, at, kept = views[_c.LABELS_AT], 0, None
-    if labels is not None:
-        packed = _c.LABELS.pack(_c.LABELS.size, labels, *[options[i] for i in _LABELS])
-        kept = ctypes.create_string_buffer(packed, len(packed))
-        at = ctypes.addressof(kept)
     shard_at = 0 if shard is None else ctypes.addressof(shard)
     call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0)
-    call += (stream, workspace, workspace_bytes, 0, at, shard_at)
-    problem = _c.PROBLEM.pack(*_in_order((*options, *[one or _c.NOTHING for one in views], *call)))
-    if labels is None:
-        return problem
-    problem = _Packed(problem)
-    problem.kept = kept
+    call += (stream, workspace, workspace_bytes, 0, shard_at)
+    values = (*options, *[one or _c.NOTHING for one in views], *call)
+    pointed = (
+        _pointed(_c.LABELS, _LABELS, views, values),
+        _pointed(_c.LISTED_TEACHER, _LISTED, views, values),
+    )
+    at = [0 if one is None else ctypes.addressof(one) for one in pointed]
+    problem = _c.PROBLEM.pack(*_in_order((*values, *at)))
+    if any(at):
+        problem = _Packed(problem)
+        problem.pointed = pointed
     return problem
 
 

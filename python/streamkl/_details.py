@@ -43,7 +43,9 @@ def refuse_without_labels(options: Mapping[str, Any]) -> None:
         raise bad("kl_weight", options["kl_weight"], "there are no labels beside which it could count: use weight=")
 
 
-def wanted_rows(details: Any, labels: bool, teacher: bool = True, mass_ids: bool = False) -> Tuple[str, ...]:
+def wanted_rows(
+    details: Any, labels: bool, teacher: bool = True, mass_ids: bool = False, listed: bool = False
+) -> Tuple[str, ...]:
     """The row results that C has to give for these details; what they cannot be is refused."""
     if isinstance(details, str) or not hasattr(details, "__iter__"):
         raise bad("details", details, "it must hold names, such as ('kl', 'entropy_s')", TypeError)
@@ -54,7 +56,9 @@ def wanted_rows(details: Any, labels: bool, teacher: bool = True, mass_ids: bool
             raise bad("details", tuple(details), f"{name!r} needs labels")
         if name in _OF_MASS and not mass_ids:
             raise bad("details", tuple(details), f"{name!r} needs mass_ids")
-        if name in _OF_TEACHER and not teacher:
+        if name in _OF_TEACHER and listed and name != "kl":
+            raise bad("details", tuple(details), f"{name!r} needs a live teacher: a listed one does not tell it")
+        if name in _OF_TEACHER and not teacher and not listed:
             raise bad("details", tuple(details), f"{name!r} needs a teacher")
     if mass_ids and not any(name in _OF_MASS for name in details):
         raise bad("details", tuple(details), "there are mass_ids, but neither 'mass_s' nor 'mass_t' is asked for")

@@ -25,6 +25,8 @@ Shape = Tuple[int, ...]
 
 def in_python_words(sentence: str, use: int) -> str:
     names = {**_BOTH, **_OPERANDS[use]}
+    for theirs, ours in (("listed.", ""), *((f"SKL_TAIL_{tail.upper()}", repr(tail)) for tail in _c.TAILS)):
+        sentence = sentence.replace(theirs, ours)
     sentence = sentence.replace("labels.ids", "labels").replace("columns = 0 with", "columns = None with")
     sentence = sentence.replace("raw_t = 1", "normalise_t = False").replace("raw_t", "normalise_t")
     return _NAME.sub(lambda match: names[match.group(1)], sentence)

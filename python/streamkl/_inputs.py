@@ -90,11 +90,11 @@ def _head_map(t: Any) -> Tensor:
     return t.to(torch.int64).clamp(-1, 2**31 - 1).to(torch.int32)
 
 
-def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Inputs:
+def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None, listed=None) -> Inputs:
     """C takes one to three leading dimensions: others become one, and results have to be reshaped. Without a teacher
-    x_t and w_t are None."""
+    x_t and w_t are None. listed: ids, logprobs and tail_logprob of a listed teacher."""
     for name, t in (("x_s", x_s), ("w_s", w_s), ("x_t", x_t), ("w_t", w_t)):
-        if t is not None or name.endswith("_s") or labels is None:
+        if t is not None or name.endswith("_s") or (labels is None and listed is None):
             _check(name, t)
     for name, t in (("bias_s", bias_s), ("bias_t", bias_t)):
         if t is not None:
@@ -102,16 +102,20 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_
     _refuse_tangents(x_s, w_s, x_t, w_t, bias_s, bias_t)
     rows = x_s.shape[:-1]
     weight, labels, mass_ids = row_inputs(rows, weight, labels, mass_ids).values()
+    ids, logprobs, tail_logprob = (None, None, None) if listed is None else _lists(*listed, rows)
     if not 2 <= x_s.dim() <= 4:
         if x_t is not None and x_t.shape[:-1] != rows:
             hint = order_hint(_c.LINEAR, *[tuple(t.shape) for t in (x_s, w_s, x_t, w_t)])
             rule = f"its leading dimensions must be those of x_s, {tuple(rows)}{hint}"
             raise bad("x_t.shape", tuple(x_t.shape), rule)
         x_s, x_t = (None if t is None else t.reshape(-1, t.shape[-1]) for t in (x_s, x_t))
-        weight, labels = (None if t is None else t.reshape(-1) for t in (weight, labels))
-        mass_ids = None if mass_ids is None else mass_ids.reshape(-1, mass_ids.shape[-1])
+        weight, labels, tail_logprob = (None if t is None else t.reshape(-1) for t in (weight, labels, tail_logprob))
+        mass_ids, ids, logprobs = (
+            None if t is None else t.reshape(rows.numel(), t.shape[-1]) for t in (mass_ids, ids, logprobs)
+        )
     operands = dict(a_s=x_s, b_s=w_s, bias_s=bias_s, a_t=x_t, b_t=w_t, bias_t=bias_t)
-    return _in_order(**operands, weight=weight, labels=labels, mass_ids=mass_ids)
+    lists = dict(ids=ids, logprobs=logprobs, tail_logprob=tail_logprob)
+    return _in_order(**operands, weight=weight, labels=labels, mass_ids=mass_ids, **lists)
 
 
 def row_inputs(rows, weight=None, labels=None, mass_ids=None) -> Dict[str, Optional[Tensor]]:
@@ -237,6 +241,30 @@ def _mass_ids(t: Any, rows) -> Tensor:
             "mass_ids.shape", tuple(t.shape), f"it must broadcast to the rows and their ids, {tuple(rows)} + (K,)"
         )
     return t.expand(*rows, t.shape[-1])
+
+
+def _lists(ids: Any, logprobs: Any, tail_logprob: Any, rows) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    for name, t in (("ids", ids), ("logprobs", logprobs), ("tail_logprob", tail_logprob)):
+        if t is None and name == "tail_logprob":
+            continue
+        _check_tensor(name, t)
+        if (t.is_floating_point() != (name != "ids")) or t.is_complex() or t.dtype is torch.bool:
+            rule = "it must hold integers" if name == "ids" else "it must hold logarithms of probabilities"
+            raise bad(f"{name}.dtype", t.dtype, rule, TypeError)
+        if t.requires_grad:
+            raise bad(f"{name}.requires_grad", True, "a listed teacher gets no gradient: detach() it")
+    _refuse_tangents(logprobs, tail_logprob)
+    if ids.dim() != len(rows) + 1 or ids.shape[:-1] != rows:
+        raise bad("ids.shape", tuple(ids.shape), f"it must be that of the rows and a last dimension, {(*rows, 'K')}")
+    if logprobs.shape != ids.shape:
+        raise bad("logprobs.shape", tuple(logprobs.shape), f"it must be that of ids, {tuple(ids.shape)}")
+    if tail_logprob is not None and tail_logprob.shape != rows:
+        raise bad("tail_logprob.shape", tuple(tail_logprob.shape), f"it must be that of the rows, {tuple(rows)}")
+    return (
+        ids if ids.dtype in (torch.int32, torch.int64) else ids.to(torch.int64),
+        logprobs if logprobs.dtype in _FLOATS else logprobs.to(torch.float32),
+        None if tail_logprob is None else tail_logprob.to(torch.float32),
+    )
 
 
 def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:

@@ -222,7 +222,8 @@ def _finish(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
 _library = torch.library.Library("streamkl", "DEF")
 _TENSORS = (
     "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor? a_t, Tensor? b_t, Tensor? bias_t, "
-    "Tensor? weight, Tensor? begin, Tensor? end, Tensor? labels, Tensor? mass_ids, Tensor? lse_t, Tensor? head_map"
+    "Tensor? weight, Tensor? begin, Tensor? end, Tensor? labels, Tensor? mass_ids, Tensor? lse_t, Tensor? head_map, "
+    "Tensor? ids, Tensor? logprobs, Tensor? tail_logprob"
 )
 
 

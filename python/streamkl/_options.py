@@ -33,7 +33,7 @@ from typing import (
 from . import _c
 
 REDUCTIONS = ("none", "mean", "sum")
-NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear", _c.INDEXER: "indexer"}
+NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear", _c.INDEXER: "indexer", _c.LISTED: "linear_topk"}
 
 
 def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Exception:
@@ -186,6 +186,14 @@ def _divergence(name: str, value: object) -> int:
     return _c.DIVERGENCES[_choice(name, value, tuple(_c.DIVERGENCES))]
 
 
+def _direction(name: str, value: object) -> int:
+    return _c.DIVERGENCES[_choice(name, value, ("forward", "reverse"))]
+
+
+def _tail(name: str, value: object) -> int:
+    return _c.TAILS[_choice(name, value, tuple(_c.TAILS))]
+
+
 def _reduction(name: str, value: object) -> int:
     if value == "batchmean":
         raise bad(
@@ -225,27 +233,32 @@ class Option(NamedTuple):
 
 
 class _Options(TypedDict, total=False):
-    """What both losses have."""
+    """What every loss has."""
 
-    divergence: Annotated[str, Option("forward", "int", _divergence)]
-    beta: Annotated[Optional[float], Option(None, "float", _beta)]
-    skew: Annotated[Optional[float], Option(None, "float", _of_divergence)]
-    alpha: Annotated[Optional[float], Option(None, "float", _of_divergence)]
     reduction: Annotated[str, Option("mean", "int", _reduction)]
     scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
-    scale_t: Annotated[Optional[float], Option(None, "float", _scale)]
     softcap_s: Annotated[Optional[float], Option(None, "float", _softcap)]
-    softcap_t: Annotated[Optional[float], Option(None, "float", _softcap)]
     columns: Annotated[Optional[int], Option(None, "SymInt", _columns)]
     threads: Annotated[int, Option(0, "int", _threads)]
     isa: Annotated[Optional[str], Option(None, "int", _isa)]
     workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
     skip_below: Annotated[float, Option(0.0, "float", _share)]
+
+
+class _LiveOptions(_Options, total=False):
+    """What the losses with a live teacher have."""
+
+    divergence: Annotated[str, Option("forward", "int", _divergence)]
+    beta: Annotated[Optional[float], Option(None, "float", _beta)]
+    skew: Annotated[Optional[float], Option(None, "float", _of_divergence)]
+    alpha: Annotated[Optional[float], Option(None, "float", _of_divergence)]
+    scale_t: Annotated[Optional[float], Option(None, "float", _scale)]
+    softcap_t: Annotated[Optional[float], Option(None, "float", _softcap)]
     any_order: Annotated[bool, Option(False, "bool", _flag)]
     round_dz: Annotated[bool, Option(False, "bool", _flag)]
 
 
-class AttentionOptions(_Options, total=False):
+class AttentionOptions(_LiveOptions, total=False):
     causal: Annotated[bool, Option(False, "bool", _flag)]
     window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", _window, ("window_left", "window_right"))]
     mix_t: Annotated[Optional[int], Option(None, "int", _heads)]
@@ -256,7 +269,9 @@ class IndexerOptions(AttentionOptions, total=False):
     relu: Annotated[bool, Option(True, "bool", _unless, ("identity",))]
 
 
-class LinearOptions(_Options, total=False):
+class _LabelOptions(TypedDict, total=False):
+    """What the losses over a vocabulary have."""
+
     temperature: Annotated[float, Option(1.0, "float", _positive)]
     label_weight: Annotated[float, Option(0.0, "float", _finite)]
     kl_weight: Annotated[float, Option(1.0, "float", _finite)]
@@ -267,6 +282,16 @@ class LinearOptions(_Options, total=False):
     lse_weight: Annotated[float, Option(0.0, "float", _finite)]
 
 
+class LinearOptions(_LiveOptions, _LabelOptions, total=False):
+    pass
+
+
+class ListedOptions(_Options, _LabelOptions, total=False):
+    tail: Annotated[str, Option("bucket", "int", _tail)]
+    divergence: Annotated[str, Option("forward", "int", _direction)]
+    stored_temperature: Annotated[float, Option(1.0, "float", _positive)]
+
+
 # ---- what is derived from it
 
 
@@ -274,7 +299,12 @@ def _hints(kind: type) -> Dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-_KINDS = {_c.ATTENTION: AttentionOptions, _c.LINEAR: LinearOptions, _c.INDEXER: IndexerOptions}
+_KINDS = {
+    _c.ATTENTION: AttentionOptions,
+    _c.LINEAR: LinearOptions,
+    _c.INDEXER: IndexerOptions,
+    _c.LISTED: ListedOptions,
+}
 _TABLES: Dict[int, Dict[str, Option]] = {
     use: {name: hint.__metadata__[0] for name, hint in _hints(kind).items()} for use, kind in _KINDS.items()
 }
@@ -285,11 +315,13 @@ _TYPES = {
     for field in option.fields or (name,)
 }
 # The options as they go to the torch operators and to C: one number for each of these fields, in C's order.
-FIELDS: List[str] = [name for name in (*_c.PROBLEM.names, *_c.LABELS.names) if name == "use" or name in _TYPES]
+FIELDS: List[str] = [
+    name for name in (*_c.PROBLEM.names, *_c.LABELS.names, *_c.LISTED_TEACHER.names) if name == "use" or name in _TYPES
+]
 SCHEMA = ", ".join(f"{_TYPES.get(name, 'int')} {name}" for name in FIELDS)
 Options = Tuple[Any, ...]  # the values of FIELDS
-USE, DIVERGENCE, COLUMNS, THREADS, TEMPERATURE, IGNORE_INDEX = (
-    FIELDS.index(name) for name in ("use", "divergence", "columns", "threads", "temperature", "ignore_index")
+USE, DIVERGENCE, COLUMNS, THREADS, TEMPERATURE, IGNORE_INDEX, TAIL = (
+    FIELDS.index(name) for name in ("use", "divergence", "columns", "threads", "temperature", "ignore_index", "tail")
 )
 
 
@@ -303,7 +335,7 @@ _PLACES = {use: {name: (_place(name, x), x.check) for name, x in table.items()} 
 
 
 def _defaults(use: int) -> Options:
-    made: List[Any] = [use] * len(FIELDS)
+    made: List[Any] = [_c.LINEAR if use == _c.LISTED else use] * len(FIELDS)
     for table in _TABLES.values():  # also the other loss's options: C wants a number for every field
         for name, option in table.items():
             made[_place(name, option)] = option.check(name, option.default)
@@ -334,6 +366,10 @@ _NUMBERS = {"beta": ("jsd", "alpha_beta"), "skew": ("skew_forward", "skew_revers
 def _settle(made: List[Any], given: Mapping[str, Any]) -> None:
     """Checks the numbers of the divergence. A JSD with beta 0 or 1 is forward or reverse KL, as in Liger and TRL."""
     divergence = given.get("divergence", "forward")
+    if divergence == "reverse" and given.get("tail") in ("zero", "teacher"):
+        raise bad(
+            "divergence", divergence, f"tail={given['tail']!r} makes a reverse KL infinite: 'forward', or another tail"
+        )
     for name, owners in _NUMBERS.items():
         if given.get(name) is not None and divergence not in owners:
             rule = f"only divergence={' and '.join(repr(owner) for owner in owners)} {'has' if len(owners) == 1 else 'have'} {name}"
@@ -393,6 +429,7 @@ _OF_CALLS = {
     _c.ATTENTION: ("weight", "begin", "end", "return_lse", "lse_t", "head_map"),
     _c.INDEXER: ("weight", "begin", "end", "lse_t"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
+    _c.LISTED: ("weight", "bias_s", "labels", "details", "mass_ids", "tail_logprob"),
 }
 
 
@@ -401,9 +438,9 @@ def _hint(use: int, name: str) -> str:
     key = "cu_seqlens" if name.startswith("cu_seqlens") else _ALIASES.get(name, name)
     if key in instead:
         return f": {instead[key]}"
-    other = _c.LINEAR if use == _c.ATTENTION else _c.ATTENTION
-    if name in _TABLES[other] or name in _OF_CALLS[other]:
-        return f": only {NAMES[other]}_kl has one"
+    for other in (_c.LINEAR, _c.ATTENTION, _c.LISTED):
+        if other != use and (name in _TABLES[other] or name in _OF_CALLS[other]):
+            return f": only {NAMES[other]}_kl has one"
     near = difflib.get_close_matches(name, [*_TABLES[use], *_OF_CALLS[use]], 1)
     return f": did you mean {near[0]}=?" if near else ""
 

@@ -9,11 +9,20 @@ import torch
 from torch import Tensor
 
 from . import _c, _ops
-from ._autograd import Reduced, Rows, saved_rows
+from ._autograd import Reduced, Rows, saved_rows_of
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, refuse_teacher_gradient, spread
 from ._ops import OPERANDS, row_bits
-from ._options import IGNORE_INDEX, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._options import (
+    IGNORE_INDEX,
+    AttentionOptions,
+    LinearOptions,
+    ListedOptions,
+    Options,
+    bad,
+    make_options,
+    show_options,
+)
 from ._teachers import by_teacher
 
 if TYPE_CHECKING:
@@ -192,6 +201,53 @@ def linear_kl(
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 
+@show_options(_c.LISTED)
+def linear_topk_kl(
+    x_s: Tensor,
+    w_s: Tensor,
+    ids: Tensor,
+    logprobs: Tensor,
+    *,
+    weight: Optional[Tensor] = None,
+    bias_s: Optional[Tensor] = None,
+    tail_logprob: Optional[Tensor] = None,
+    labels: Optional[Tensor] = None,
+    details: Sequence[str] = (),
+    mass_ids: Optional[Tensor] = None,
+    **options: Unpack[ListedOptions],
+) -> Union[Tensor, Tuple[Tensor, Details]]:
+    """Divergence between a student's next-token distribution and a teacher that is known by lists: ids and log-probs.
+
+    x_s [..., D], w_s [V, D]: the student's hidden states and unembedding, as in linear_kl.
+    ids [..., K]: integers, columns in any order; -1 is an empty slot, and an id that comes twice has the sum of its masses.
+    logprobs [..., K]: logarithms of the teacher's probabilities there. K up to V; a token whose list is empty is as a
+        token without vocabulary: loss 0, no gradient.
+    tail_logprob [...]: logarithm of the mass that is not listed, which topk_of returns; None is log(1 - sum).
+    tail: what becomes of the ids that are not listed. "bucket": they are one more category, of the mass that is missing to
+        1 (none if the listed masses sum to 1 or a little more); "renormalise": they do not exist, both distributions are
+        over the list alone, and only K dot products a token are needed; "zero": sum of p log(p / q) over the list, p as it
+        is and q over all of V; "teacher": the same with p made to sum to 1.
+    divergence: "forward" KL(t || s); "reverse" KL(s || t) with tail "bucket" and "renormalise". A reverse KL is infinite
+        where the bucket has no mass: give tail_logprob, which does not round to none.
+    temperature, stored_temperature: of the student's logits, and the one at which the lists were made. Where they differ,
+        listed masses and the rest are raised to stored_temperature / temperature and made to sum to 1 again.
+    labels, label_weight, kl_weight, ...: cross-entropy in the same pass, as in linear_kl.
+    details: kl, ce, lse_s, entropy_s, logprob_s, top1_s, mass_s (of mass_ids), sum, count, as in linear_kl. With
+        "renormalise", lse_s, entropy_s, top1_s and mass_s are over all of V, and cost a sweep of it.
+    weight, bias_s, scale_s, softcap_s, columns, reduction, num_items, threads, isa, workspace_limit, skip_below: as in
+        linear_kl.
+
+    The lists get no gradient. On the CPU; CUDA tensors are refused.
+    """
+    if labels is None:
+        refuse_without_labels(options)
+    made = make_options(_c.LISTED, options)
+    inputs = linear_inputs(x_s, w_s, None, None, bias_s, None, weight, labels, mass_ids, (ids, logprobs, tail_logprob))
+    names = wanted_rows(details, labels is not None, False, mass_ids is not None, listed=True)
+    loss, rows = _shaped(x_s, *divergence_of(inputs, made, options.get("reduction") == "none", names))
+    return (loss, _told(details, rows, inputs, made)) if details else loss
+
+
 def linear_cross_entropy(
     x: Tensor,
     w: Tensor,
@@ -291,7 +347,7 @@ def divergence_of(inputs: Inputs, options: Options, by_row: bool, names: Sequenc
     if by_row:
         bits |= row_bits("loss")
         if need:
-            bits |= saved_rows(options, inputs[3] is not None, inputs[_c.LABELS_AT] is not None)
+            bits |= saved_rows_of(options, inputs)
             _, *rows = Rows.apply(*inputs, options, bits, need, wide)
         else:
             _, *rows = _ops.value(*inputs, *options, bits)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from . import _c
-from ._options import AttentionOptions, LinearOptions, make_options, refuse_in_call, show_options
-from .functional import Result, attention_kl, linear_cross_entropy, linear_kl
+from ._options import AttentionOptions, LinearOptions, ListedOptions, make_options, refuse_in_call, show_options
+from .functional import Result, attention_kl, linear_cross_entropy, linear_kl, linear_topk_kl
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -137,6 +137,35 @@ class LinearCrossEntropyLoss(torch.nn.Module):
     def extra_repr(self) -> str:
         defaults = inspect.signature(LinearCrossEntropyLoss.__init__).parameters
         return ", ".join(f"{n}={x!r}" for n, x in self.options.items() if x != defaults[n].default)
+
+
+class LinearTopKKLLoss(_Loss):
+    """linear_topk_kl as a module: options to the constructor, tensors to the call."""
+
+    @show_options(_c.LISTED)
+    def __init__(self, **options: Unpack[ListedOptions]) -> None:
+        super().__init__(_c.LISTED, options)
+
+    def forward(
+        self,
+        x_s: Tensor,
+        w_s: Tensor,
+        ids: Tensor,
+        logprobs: Tensor,
+        weight: Optional[Tensor] = None,
+        bias_s: Optional[Tensor] = None,
+        tail_logprob: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        details: Sequence[str] = (),
+        mass_ids: Optional[Tensor] = None,
+        num_items: Union[float, Tensor, None] = None,
+        **unknown: Any,
+    ) -> Result:
+        if unknown:
+            refuse_in_call(_c.LISTED, "LinearTopKKLLoss", unknown)
+        more = dict(weight=weight, bias_s=bias_s, tail_logprob=tail_logprob, labels=labels)
+        told = dict(details=details, mass_ids=mass_ids)
+        return linear_topk_kl(x_s, w_s, ids, logprobs, **more, **told, **_with_items(self.options, num_items))
 
 
 def _with_items(options: Mapping[str, Any], num_items: Union[float, Tensor, None]) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from ._options import (
     AttentionOptions,
     IndexerOptions,
     LinearOptions,
+    ListedOptions,
     Options,
     bad,
     make_options,
@@ -45,6 +46,7 @@ __all__ = [
     "linear_cross_entropy",
     "linear_kl",
     "linear_partial",
+    "linear_topk_kl",
     "merge",
 ]
 
@@ -139,6 +141,30 @@ def linear_kl(
     return _divergence(call, _c.LINEAR, options, return_lse, grads, details)
 
 
+@show_options(_c.LISTED)
+def linear_topk_kl(
+    x_s: Array,
+    w_s: Array,
+    ids: Array,
+    logprobs: Array,
+    *,
+    weight: Optional[Array] = None,
+    bias_s: Optional[Array] = None,
+    tail_logprob: Optional[Array] = None,
+    labels: Optional[Array] = None,
+    details: Sequence[str] = (),
+    mass_ids: Optional[Array] = None,
+    grads: Sequence[str] = (),
+    **options: Unpack[ListedOptions],
+) -> Result:
+    """streamkl.linear_topk_kl for arrays. grads: of "x_s", "w_s" and "bias_s"."""
+    if labels is None:
+        refuse_without_labels(options)
+    operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": None, "w_t": None, "bias_t": None}
+    call = Call(_c.LINEAR, operands, weight, labels=labels, mass_ids=mass_ids, listed=(ids, logprobs, tail_logprob))
+    return _divergence(call, _c.LISTED, options, False, grads, details, teacher=False, listed=True)
+
+
 def linear_cross_entropy(
     x: Array,
     w: Array,
@@ -170,13 +196,14 @@ def _divergence(
     grads: Sequence[str],
     details: Sequence[str] = (),
     teacher: bool = True,
+    listed: bool = False,
 ) -> Result:
     options = make_options(use, given)
     check_grads(grads, call.operands)
     told = (
         ("lse_s", "lse_t")
         if return_lse
-        else wanted_rows(details, call.labels is not None, teacher, call.mass_ids is not None)
+        else wanted_rows(details, call.labels is not None, teacher, call.mass_ids is not None, listed)
     )
     rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)

@@ -243,6 +243,7 @@ void skl_set_label_factors(const struct skl_run *run, struct skl_block *block, i
     double own = counts ? g * l->lse_weight * scale : 0;
     own += G != 0 ? G * (1 + 2 * l->z_loss * lse1_of(w, r, s)) : 0;
     f->own[s][i] = skl_tempered(w) ? 0 : (float)own;
+    to->m[i] = f->m[s][i];
     to->own[i] = own != 0 ? (float)(own / r->l1[s]) : 0;
     to->hot[i] = (float)(G * (1 - l->smoothing));
     to->flat[i] = counts ? (float)(G * l->smoothing / (double)(block->hi[row] - block->lo[row])) : 0;
@@ -252,9 +253,8 @@ void skl_temper(const struct skl_worker *w, const struct skl_block *block, int p
 {
     const struct skl_run *run = w->run;
     if (w->scratch.tempered)
-        run->plan.kernels->tempered(n, x, block->factors[panel].m[run->work->student],
-                                    unit1_base2(run->work, run->work->student), block->labels[panel].own,
-                                    w->scratch.tempered);
+        run->plan.kernels->tempered(n, x, block->labels[panel].m, unit1_base2(run->work, run->work->student),
+                                    block->labels[panel].own, w->scratch.tempered);
 }
 
 void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, int panel, int64_t first, int n,

@@ -58,6 +58,8 @@ static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_
     if (labels)
         skl_temper(w, block, panel, y[work->student], n);
     k->form[work->form].dz(n, y[0], y[1], work->grads, &block->factors[panel]);
+    if (block->lists)
+        skl_put_listed_dz(run, block, panel, first, n, y[work->student]);
     if (labels)
         skl_add_labels(w, block, panel, first, n, y[work->student]);
     for (int side = 0; side < 2; side++)

@@ -195,6 +195,10 @@ struct skl_kernels {
     void (*index)(int n, const float *x, const float *w, int identity, int add, float *y);
     void (*index_back)(int n, float *x, const float *dy, const float *w, int identity, double *dw);
 
+    /* Vectors of n numbers: <x, y>, and y += a x. */
+    float (*dot)(int64_t n, const float *x, const float *y);
+    void (*add_scaled)(int64_t n, float a, const float *x, float *y);
+
     /* Which |dz| pass their row's limit: entries has a bit for each row, live says of each strip whether any. */
     int (*mark_live)(int n, const float *dz, const float *limit, unsigned char *live,
                      uint32_t *entries);                  /* returns how many */

@@ -57,15 +57,17 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
         const struct skl_products *products = plan->products[i];
+        int swept = !plan->gather;
         int64_t packs = skl_packs(s);
-        block->panel[i] = take(memory, &at, plan->panels * packs * products->panel_bytes(s->dim));
+        block->panel[i] = swept ? take(memory, &at, plan->panels * packs * products->panel_bytes(s->dim)) : NULL;
         block->dw[i] = s->grad_w.data ? take(memory, &at, 8 * plan->chunks * packs * rows) : NULL;
         block->mix[i] = s->scorer != SKL_INNER
                             ? take(memory, &at, (int64_t)sizeof **block->mix * plan->panels * s->members)
                             : NULL;
-        block->pack[i] = s->grad_b.data ? take(memory, &at, packs * products->block_bytes(s->dim, plan->block_rows))
-                                        : NULL;
-        block->da[i] = s->grad_a.data
+        block->pack[i] = swept && s->grad_b.data
+                             ? take(memory, &at, packs * products->block_bytes(s->dim, plan->block_rows))
+                             : NULL;
+        block->da[i] = swept && s->grad_a.data
                            ? take(memory, &at, 4 * packs * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
                            : NULL;
         block->y[i] = plan->kept_tiles && s->dim ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
@@ -86,6 +88,9 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     int labels = skl_has_labels(w);
     block->labels = labels ? take(memory, &at, (int64_t)sizeof *block->labels * plan->panels) : NULL;
     block->label = labels ? take(memory, &at, 8 * rows) : NULL;
+    int listed = w->listed.given;
+    block->lists = listed ? take(memory, &at, (int64_t)sizeof *block->lists * rows) : NULL;
+    block->entries = listed ? take(memory, &at, (int64_t)sizeof *block->entries * rows * w->listed.k) : NULL;
     if (!w->side[0].dim) /* without a teacher: never used, but an address */
         block->y[0] = block->y[1];
     block->factors = take(memory, &at, (int64_t)sizeof *block->factors * plan->panels);
@@ -133,6 +138,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->listed_da = take(memory, &at, 4 * plan->kernels->nr * most(w->side[0].dim, w->side[1].dim));
     }
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
+    for (int i = 0; i < 2; i++)
+        scratch->gathered[i] = w->listed.given ? take(memory, &at, 4 * w->side[w->student].dim) : NULL;
     return at;
 }
 
@@ -157,7 +164,8 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
     size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
     double products = w->grads ? 4 : 2, dim = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) / 2;
-    double worth = products * (double)w->rows * (double)w->columns * dim / THREAD_WORK;
+    double columns = (double)(plan->gather ? w->listed.k : w->columns);
+    double worth = products * (double)w->rows * columns * dim / THREAD_WORK;
     int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
     plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
@@ -194,6 +202,18 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
     return SKL_OK;
 }
 
+/* Are dot products with the listed columns all that the call needs? */
+static int gathers(enum skl_call call, const struct skl_work *w)
+{
+    static const enum skl_row_name of_all_columns[] = {SKL_ROW_lse_s,     SKL_ROW_m_s,    SKL_ROW_l_s,
+                                                       SKL_ROW_entropy_s, SKL_ROW_top1_s, SKL_ROW_mass_s,
+                                                       SKL_ROW_m_rest,    SKL_ROW_l_rest};
+    int asked = 0;
+    for (size_t i = 0; i < sizeof of_all_columns / sizeof *of_all_columns; i++)
+        asked |= w->result[of_all_columns[i]].data != NULL;
+    return skl_on_support(w) && (call == SKL_CALL_BACKWARD || !asked);
+}
+
 /* What callers ask of the rows beyond the divergence. A backward finds it saved. */
 static void choose_details(enum skl_call call, const struct skl_work *w, struct skl_plan *plan)
 {
@@ -218,9 +238,9 @@ static void choose_details(enum skl_call call, const struct skl_work *w, struct 
 /* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */
 static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w, const struct skl_plan *plan)
 {
-    if (call == SKL_CALL_BACKWARD || plan->second_sweep)
+    if (!plan->gather && (call == SKL_CALL_BACKWARD || plan->second_sweep))
         return SKL_KEEP_SCORES;
-    if (!w->grads)
+    if (!w->grads || plan->gather)
         return SKL_KEEP_NOTHING;
     if (w->form == SKL_FORM_NONE || (skl_tempered(w) && (w->grads & 1 << w->student)))
         return SKL_KEEP_SCORES;
@@ -308,7 +328,7 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     int nr = plan->kernels->nr, given = w->shard.exchange != NULL;
     plan->recompute = 1;
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
-    plan->kept_tiles = w->grads && !plan->by_tile ? least(plan->tiles, SLAB_TILES) : 0;
+    plan->kept_tiles = w->grads && !plan->by_tile && !plan->gather ? least(plan->tiles, SLAB_TILES) : 0;
     choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
         if (plan->blocks > 1)
@@ -354,7 +374,8 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
-    plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads;
+    plan->gather = gathers(call, &w);
+    plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
     plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);

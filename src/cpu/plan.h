@@ -25,9 +25,24 @@ enum skl_other { SKL_OTHER_REVERSE, SKL_OTHER_JSD, SKL_OTHER_TV, SKL_OTHERS };
 
 /* What labels add to dz of the student, per row of a panel; docs/math.md, section Labels. */
 struct skl_panel_labels {
+    float m[SKL_NR_MAX];    /* what e' refers to */
     float own[SKL_NR_MAX];  /* times e' = 2^{unit' (x - m)}, where the divergence has another temperature */
     float hot[SKL_NR_MAX];  /* subtracted in the label's column */
     float flat[SKL_NR_MAX]; /* subtracted in every column: smoothing */
+};
+
+/* A column that a listed teacher names. The entries of a row are in the order of their columns, each column once. */
+struct skl_entry {
+    int64_t id;
+    double logp; /* log of the teacher's mass there */
+    float x, dz; /* the student's score, and its part of dz */
+};
+
+/* A row's list: its first n entries. */
+struct skl_list {
+    int64_t n;
+    double rest; /* log of the teacher's mass off the list, where the tail asks for it; -inf: none */
+    double mass; /* of entries and rest together: 1, unless what was given has another sum */
 };
 
 struct skl_plan {
@@ -39,6 +54,7 @@ struct skl_plan {
     int64_t tasks, chunks; /* tasks of a phase aimed at, of all blocks; chunks that the columns are cut into */
     int details[2];        /* bits of enum skl_want, of P and Q */
     int others;            /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
+    int gather;            /* listed columns alone: dot products with them, and no sweep */
     int second_sweep;      /* a second sweep is wanted, for the divergence or for others */
     enum skl_keep keep;    /* what the sweep leaves in the kept tiles */
     int64_t kept_tiles;    /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
@@ -69,6 +85,8 @@ struct skl_block {
     struct skl_panel_state *others[SKL_OTHERS]; /* [chunks][panels]; NULL: not wanted */
     struct skl_panel_labels *labels;            /* [panels] */
     int64_t *label;                             /* [block_rows]: the column, -1: ignored */
+    struct skl_list *lists;                     /* [block_rows]; NULL: there is no listed teacher */
+    struct skl_entry *entries;                  /* [block_rows][k] */
     struct skl_panel_factors *factors;          /* [panels] */
     int64_t *row, *lo, *hi;                     /* [block_rows]: row number and the columns it sees */
     int64_t *panel_lo, *panel_hi;               /* [panels] */
@@ -108,6 +126,7 @@ struct skl_scratch {
     struct skl_lists by_column, by_row; /* skip_below: the entries that count, if they are few */
     float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
     float *line;                        /* [widest dim] */
+    float *gathered[2]; /* [dim] each: a row and a column in f32, for dot products with listed columns */
 };
 
 static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)

@@ -107,6 +107,8 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
     set_factors(run, &block->factors[panel], i, r, g);
     if (block->labels)
         skl_set_label_factors(run, block, panel, i, g, r);
+    if (block->lists)
+        skl_set_listed_factors(run, block, panel, i, g, r);
 }
 
 static void put_rows(const struct skl_run *run, struct skl_block *block, int panel)
@@ -125,11 +127,26 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
         r.divergence = run->work->raw ? skl_raw_loss(&r) : r.loss;
+        if (block->lists)
+            skl_finish_listed(run, block, panel, i, &r);
         skl_finish_details(run, block, panel, i, &r);
         r.loss = skl_row_loss(run->work, &r);
         set_row(run, block, panel, i, &r);
     }
     if (!run->plan.second_sweep)
+        put_rows(run, block, panel);
+}
+
+void skl_finish_gathered(const struct skl_run *run, struct skl_block *block, int panel)
+{
+    for (int i = 0; i < run->plan.kernels->nr; i++) {
+        struct skl_row_result r = skl_no_result();
+        if (panel * run->plan.kernels->nr + i < block->n)
+            skl_finish_listed(run, block, panel, i, &r);
+        r.loss = skl_row_loss(run->work, &r);
+        set_row(run, block, panel, i, &r);
+    }
+    if (run->plan.call != SKL_CALL_BACKWARD) /* whose results are saved ones */
         put_rows(run, block, panel);
 }
 
@@ -172,6 +189,15 @@ static void load_lse(const struct skl_work *w, int side, const int64_t at[3], st
     r->l[side] = lse == -INFINITY ? 0 : exp(lse - r->m[side]);
 }
 
+/* Of a listed teacher: the columns that are not listed; none are, where listed columns are all there is. */
+static void load_rest(const struct skl_work *w, const int64_t at[3], struct skl_row_result *r)
+{
+    if (skl_on_support(w))
+        return;
+    r->m[w->student] = w->side[w->student].unit * (double)skl_row_get(&w->result[SKL_ROW_m_rest], at);
+    r->l[w->student] = (double)skl_row_get(&w->result[SKL_ROW_l_rest], at);
+}
+
 static double saved_or_0(const struct skl_rows *rows, const int64_t at[3])
 {
     return rows->data ? (double)skl_row_get(rows, at) : 0;
@@ -188,8 +214,12 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
         if (row < block->n) {
             skl_row_index(w, block->row[row], at);
             r.divergence = saved_or_0(&w->result[skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss], at);
+            if (block->lists) {
+                load_rest(w, at, &r);
+                skl_finish_listed(run, block, panel, i, &r);
+            }
             for (int side = 0; side < 2; side++) {
-                if (w->side[side].dim)
+                if (w->side[side].dim && !block->lists)
                     load_lse(w, side, at, &r);
                 r.l1[side] = r.l[side];
                 r.c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);

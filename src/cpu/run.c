@@ -14,6 +14,10 @@
  *             columns   dz, db                                              block x part of a slab
  *             rows      da                                                  block x side x entries of dim
  *         write     da                                                      block x panel
+ *
+ *     where a listed teacher's columns are all there is: pack, then
+ *         gather    scores, loss, dz, da of the listed columns              block x panel
+ *         scatter   db                                                      block x chunk
  */
 #define _DEFAULT_SOURCE /* madvise */
 #include "run.h"
@@ -45,9 +49,27 @@ static void task_pack(struct skl_worker *w, struct skl_block *block, int64_t par
 {
     if (part * w->run->plan.kernels->nr >= block->n)
         return;
+    if (block->lists)
+        skl_pack_lists(w->run, block, (int)part);
+    if (w->run->plan.gather)
+        return;
     skl_pack_panel(w, block, (int)part);
+    if (block->lists && w->run->plan.call == SKL_CALL_BACKWARD)
+        skl_gather_scores(w, block, (int)part);
     if (w->run->plan.call == SKL_CALL_BACKWARD || w->run->second_sweep_only)
         skl_load_saved(w->run, block, (int)part);
+}
+
+static void task_gather(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_gather_panel(w, block, (int)part);
+}
+
+static void task_scatter(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (block->n)
+        skl_scatter_chunk(w, block, part);
 }
 
 static void task_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -179,6 +201,12 @@ static void do_wave(struct skl_worker *w)
     const struct skl_run *run = w->run;
     const struct skl_plan *plan = &run->plan;
     skl_do_phase(w, plan->panels, task_pack);
+    if (plan->gather) {
+        skl_do_phase(w, plan->panels, task_gather);
+        if (plan->own_columns)
+            skl_do_phase(w, plan->chunks, task_scatter);
+        return;
+    }
     if (plan->call != SKL_CALL_BACKWARD && !run->second_sweep_only)
         do_sweep(w, task_sweep, task_finish);
     if (run->second_sweep_only || plan->second_sweep)

@@ -166,9 +166,34 @@ void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, i
 int64_t skl_share_rows(struct skl_run *run);
 void skl_exchange_states(struct skl_run *run);
 
+/* listed.c: a listed teacher. A panel's lists into entries. Of the n columns from 'first' on that rows of a panel list: their
+ * scores into the entries, with -inf in their place, and back; their dz, from the entries. A row's results from those of the
+ * columns that are not listed, and its factors. */
+void skl_pack_lists(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_take_listed(const struct skl_run *run, struct skl_block *block, int panel, int64_t first, int n, float *x);
+void skl_put_listed(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first, int n,
+                    float *x);
+void skl_put_listed_dz(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first, int n,
+                       float *dz);
+void skl_finish_listed(const struct skl_run *run, const struct skl_block *block, int panel, int i,
+                       struct skl_row_result *r);
+void skl_set_listed_factors(const struct skl_run *run, struct skl_block *block, int panel, int i, double g,
+                            const struct skl_row_result *r);
+/* The row's entries; the first of them at 'column' or behind it. */
+struct skl_entry *skl_entries_of(const struct skl_run *run, const struct skl_block *block, int row);
+struct skl_entry *skl_entry_at(const struct skl_run *run, const struct skl_block *block, int row, int64_t column);
+
+/* gather.c: dot products with listed columns. The scores of a panel's entries; then, where they are all there is, results
+ * and da of a panel, and db of a chunk's columns. */
+void skl_gather_scores(const struct skl_worker *w, struct skl_block *block, int panel);
+void skl_gather_panel(const struct skl_worker *w, struct skl_block *block, int panel);
+void skl_scatter_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
+
 /* results.c: states into results and the factors of dz, after the first and after the second sweep. */
 void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);
+/* Listed columns alone: results from the entries' scores. */
+void skl_finish_gathered(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_write_states(const struct skl_run *run, struct skl_block *block, int panel);
 /* What rows and columns without work get, and sums kept in f32 on their way out. */

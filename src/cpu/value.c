@@ -31,9 +31,13 @@ static void push_panel(const struct skl_run *run, struct skl_block *block, int64
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     skl_push_details(run, block, chunk, panel, tile * SKL_BK + j0, y, n); /* before scores become exponentials */
     if (run->work->form != SKL_FORM_KL) {
+        if (block->lists)
+            skl_take_listed(run, block, panel, tile * SKL_BK + j0, n, y[run->work->student]);
         for (int side = 0; side < 2; side++)
             if (run->work->side[side].dim)
                 k->push_lse(n, y[side], run->unit[side], side, state);
+        if (block->lists)
+            skl_put_listed(run, block, panel, tile * SKL_BK + j0, n, y[run->work->student]);
         return;
     }
     k->push_kl(n, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);

@@ -34,14 +34,20 @@ FACES = (streamkl, streamkl.numpy)
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize(
-    "layout, struct", [(_c.PROBLEM, "skl_problem"), (_c.OUTPUTS, "skl_outputs"), (_c.LABELS, "skl_labels")]
+    "layout, struct",
+    [
+        (_c.PROBLEM, "skl_problem"),
+        (_c.OUTPUTS, "skl_outputs"),
+        (_c.LABELS, "skl_labels"),
+        (_c.LISTED_TEACHER, "skl_listed"),
+    ],
 )
 def test_structures_are_those_of_the_header(tmp_path, layout, struct):
     operand = "|".join(_c.OPERANDS)
     own = dict(
         labels_at="labels", labels="ids", label_weight="weight", ignore_index="ignore"
     )  # where Python has another
-    own["label_smoothing"] = "smoothing"
+    own.update(label_smoothing="smoothing", shard_at="shard", listed_at="listed", listed_reserved="reserved")
     fields = {name: re.sub(rf"^(scale|softcap|{operand})$", r"\1", name) for name in layout.names}
     for name in fields:
         at_side = re.fullmatch(r"(a|b|bias|scale|softcap)_([st])", name)

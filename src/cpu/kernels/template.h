@@ -15,6 +15,7 @@
 #include "total_variation.h"
 #include "alpha_beta.h"
 #include "details.h"
+#include "gather.h"
 #include "mixture.h"
 #include "index.h"
 #include "shape.h"
@@ -84,6 +85,8 @@ const struct skl_kernels KERNELS = {
     .log2 = log2_tile,
     .index = index_tile,
     .index_back = index_back,
+    .dot = dot,
+    .add_scaled = add_scaled,
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,

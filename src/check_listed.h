@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rules of a listed teacher: a part of the border (check.c). */
+#ifndef SKL_CHECK_LISTED_H
+#define SKL_CHECK_LISTED_H
+
+#include "streamkl/streamkl.h"
+
+/* The student's side has been checked, and there is a list. */
+enum skl_status skl_check_listed(const struct skl_problem *p);
+
+#endif
