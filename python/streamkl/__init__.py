@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp, linear_topk_kl
-    from .low_rank import LowRankHead, compress_head
     from .indexer import indexer_kl
+    from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
 

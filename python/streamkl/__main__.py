@@ -60,4 +60,8 @@ def _prepare(name: str, command: Command) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # also while torch is being imported, which takes a while
+        print("streamkl: interrupted.", file=sys.stderr)
+        sys.exit(130)

@@ -106,7 +106,9 @@ def attention_kl(
     inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
     if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
         refuse_teacher_gradient(q_t, k_t)
-    loss, told = divergence_of(inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ())
+    loss, told = divergence_of(
+        inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ()
+    )
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 

@@ -114,3 +114,13 @@ def test_examples(tmp_path, name, arguments):
     assert (tmp_path / f"{name}.png").stat().st_size > 10000
     if name == "distil":
         assert float(re.search(r"distance of the curves: (\S+)", out.stdout)[1]) < 1e-3
+
+
+def test_ctrl_c_is_told_in_a_line(child):
+    """Whatever the command was doing."""
+    program = "import runpy, signal, sys, streamkl.doctor\n"
+    program += "streamkl.doctor.run = lambda arguments: signal.raise_signal(signal.SIGINT)\n"
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "sys.argv = ['streamkl', 'doctor']; runpy.run_module('streamkl', run_name='__main__')"
+    done = child(program, check=False)
+    assert done.returncode == 130 and done.stderr.endswith("streamkl: interrupted.\n"), done.stderr[-500:]
