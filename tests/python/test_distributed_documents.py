@@ -26,6 +26,7 @@ def torchrun(ranks, name, *arguments):
     return out.stdout
 
 
+@pytest.mark.long
 def test_tensor_parallel_example():
     out = torchrun(2, "tensor_parallel.py", "--teacher-steps", "1", "--steps", "3")
     assert float(re.search(r"distance of the curves: (\S+)", out)[1]) <= 1e-6

@@ -104,7 +104,11 @@ print(streamkl.numpy.linear_kl(x, x, x, x), streamkl.__file__, _c.lib._name)
 
 
 @pytest.mark.parametrize(
-    "name, arguments", [("distil", ["--teacher-steps", 1, "--steps", 2]), ("quantisation_drift", ["--steps", 1])]
+    "name, arguments",
+    [
+        ("distil", ["--teacher-steps", 1, "--steps", 2]),
+        pytest.param("quantisation_drift", ["--steps", 1], marks=pytest.mark.long),
+    ],
 )
 def test_examples(tmp_path, name, arguments):
     pytest.importorskip("matplotlib")
