@@ -171,7 +171,7 @@ struct skl_side {
  * Without a teacher (t.a, t.b not given) there is no divergence. An ignored label takes ce and LSE' away. */
 struct skl_labels {
     size_t struct_size;    /* sizeof(struct skl_labels) */
-    struct skl_tensor ids; /* i32 or i64 over the rows: columns, or 'ignore' */
+    struct skl_tensor ids; /* i32 or i64 over the rows: columns, or 'ignore'. CUDA does not look: other ids give NaN */
     double weight, kl_weight, lse_weight;
     /* A row with this label has no cross-entropy; if the problem has no row weights, it takes no part at all: as a row of
      * weight 0. */
@@ -276,7 +276,7 @@ struct skl_problem {
     double skew;  /* for SKL_SKEW_FORWARD_KL and SKL_SKEW_REVERSE_KL, 0 < skew < 1. 0: 0.1 */
     double alpha; /* for SKL_ALPHA_BETA: the exponent of p; beta is that of q. From 0 to 16 */
 
-    const struct skl_labels *labels; /* optional; not with skl_partial and skl_finish, nor on CUDA */
+    const struct skl_labels *labels; /* optional; not with skl_partial and skl_finish */
     double num_items;                /* > 0: the denominator of a mean, instead of the sum of the weights */
 
     /* Optional, i32 or i64, shaped as a: for each row the columns whose mass out.mass_s and mass_t tell. -1: an empty slot; a
@@ -333,8 +333,8 @@ struct skl_outputs {
      * LSEs is off by the rounding of an LSE. */
     struct skl_tensor m_s, m_t, l_s, l_t;
 
-    /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and skl_finish, nor on
-     * CUDA. */
+    /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and skl_finish;
+     * CUDA has no top1, rank, jsd, tv and mass. */
     struct skl_tensor kl;                   /* the divergence alone, not weighted */
     struct skl_tensor ce;                   /* the cross-entropy alone, not weighted; 0 for an ignored label */
     struct skl_tensor entropy_s, entropy_t; /* at the temperature of the divergence */

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
@@ -231,6 +232,21 @@ def _labels(t: Any, rows) -> Tensor:
     if t.shape != rows:
         raise bad("labels.shape", tuple(t.shape), f"it must be that of the rows, {tuple(rows)}")
     return t
+
+
+def check_labels(labels: Optional[Tensor], columns: int, ignore: int) -> None:
+    """Labels of a GPU are not looked at, unless STREAMKL_CHECK_LABELS=1 is set: that waits for the device."""
+    if labels is not None and labels.is_cuda and os.environ.get("STREAMKL_CHECK_LABELS") == "1":
+        refuse_wrong(labels, columns, ignore)
+
+
+def refuse_wrong(labels: Tensor, columns: int, ignore: int) -> None:
+    """The first label that is neither a column nor ignored, by its position and value."""
+    flat = labels.reshape(-1)
+    wrong = ((flat != ignore) & ((flat < 0) | (flat >= columns))).nonzero()
+    if len(wrong):
+        at = int(wrong[0])
+        raise bad(f"labels[{at}]", int(flat[at]), f"it must be a column, 0 to {columns - 1}, or {ignore} (ignored)")
 
 
 def _mass_ids(t: Any, rows) -> Tensor:

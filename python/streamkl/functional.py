@@ -11,9 +11,18 @@ from torch import Tensor
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows_of
 from ._details import make_details, refuse_without_labels, wanted_rows
-from ._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs, refuse_teacher_gradient, spread
+from ._inputs import (
+    Inputs,
+    attention_inputs,
+    check_labels,
+    gradients_wanted,
+    linear_inputs,
+    refuse_teacher_gradient,
+    spread,
+)
 from ._ops import OPERANDS, row_bits
 from ._options import (
+    COLUMNS,
     IGNORE_INDEX,
     AttentionOptions,
     LinearOptions,
@@ -344,6 +353,7 @@ def _shaped(x: Tensor, loss: Tensor, rows: Details) -> Tuple[Tensor, Details]:
 
 def divergence_of(inputs: Inputs, options: Options, by_row: bool, names: Sequence[str]) -> Tuple[Tensor, Details]:
     """The loss, reduced or not, and the row results of these names."""
+    check_labels(inputs[_c.LABELS_AT], options[COLUMNS] or inputs[1].shape[-2], options[IGNORE_INDEX])
     need, wide = gradients_wanted(inputs[:OPERANDS])
     bits = row_bits(*names)
     if by_row:

@@ -125,6 +125,7 @@ struct skl_gpu_sum_weights {
     int64_t rows;
     int32_t heads, n, mean, reserved;
     float chain[2], spread, reserved2;
+    double items; /* > 0: instead of the weights' sum, in a mean */
     struct skl_gpu_scalars *scalars;
 };
 
@@ -179,6 +180,57 @@ struct skl_gpu_make_factors {
     int32_t heads, n, dz, reserved;
     struct skl_gpu_reference *references;
     struct skl_gpu_factors *factors;
+};
+
+/* Labels. What the row kernels of label_kernels.cu share; sides are student 0 and teacher 1 here, whichever is P. */
+struct skl_gpu_labels {
+    struct skl_gpu_vector ids;    /* i32 or i64; data NULL: only details are wanted */
+    struct skl_gpu_vector weight; /* the rows', as given; data NULL: none are */
+    const struct skl_gpu_range *range;
+    int64_t rows, ignore;
+    int32_t heads, n, columns, teacher; /* teacher: there is one */
+    double label_weight, kl_weight, lse_weight, smoothing, z_loss;
+    double temperature, unit[2]; /* unit: logit at the divergence's temperature / score */
+    struct skl_gpu_side side[2];
+    float *row_weight;               /* [rows]: what label_weights makes of weights and labels */
+    float *score;                    /* [rows][2]: the label's score; NaN of an id that is no column */
+    const struct skl_state *at_1[2]; /* [rows]: each side, and a flat one, at temperature 1; NULL: m and l tell it */
+    struct skl_gpu_vector m[2], l[2], lse[2], l1;
+    double *loss; /* [rows]: in the divergence, out the loss */
+    struct skl_gpu_vector row_loss, kl, ce, logprob[2];
+};
+
+/* label_factors: what labels do to the references and factors of dz. */
+enum skl_gpu_label_dz {
+    SKL_LABELS_APART, /* the divergence alone: r kl_weight */
+    SKL_LABELS_IN_KL, /* kl_weight (q - p) + (label_weight + lse_weight) q - hot, in one: SKL_DZ_Q with other masses */
+    SKL_LABELS_ALONE  /* own q' - smoothing / n - hot, at temperature 1 and beside a flat P: SKL_DZ_Q */
+};
+
+struct skl_gpu_label_factors {
+    struct skl_gpu_labels labels;
+    const struct skl_gpu_scalars *scalars;
+    int32_t how, reserved; /* enum skl_gpu_label_dz */
+    double norm;           /* factors are divided by it, and the chain has it: 16-bit dx stays in range */
+    struct skl_gpu_reference *references;
+    struct skl_gpu_factors *factors;
+};
+
+/* label_entries: the labels' entries of a slab, one a row, anew in f32: dz - hot. */
+struct skl_gpu_label_entries {
+    struct skl_gpu_labels labels;
+    struct skl_gpu_slab slab; /* whose factors have hot in c */
+    int32_t how, reserved;    /* enum skl_gpu_label_dz */
+};
+
+/* put_detail: of a sweep's complete states, P being the teacher's place in struct skl_state. */
+enum skl_gpu_detail { SKL_DETAIL_ENTROPY, SKL_DETAIL_KL };
+
+struct skl_gpu_put_detail {
+    const struct skl_state *state; /* [rows] */
+    int64_t rows;
+    int32_t heads, n, detail, reserved;
+    struct skl_gpu_vector to;
 };
 
 /* convert: rows first .. first + rows - 1 of every head of a matrix = f32 sums [batch x heads][rows][dim]; NULL: 0. */

@@ -5,7 +5,8 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_exact, test_plan and test_rounding from the same directory are run. FILTER: part of a unit's name or of
+When it passes, test_exact, test_plan, test_rounding and test_labels from the same directory are run. Of label_kernels
+test_labels alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -131,6 +132,25 @@ MUTANTS = [
     ('grad_tiles.cuh', 'grad_pair_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
     ('grad.cuh', 'grad_pair_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
     ('row_kernels.cu', 'row_kernels', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
+    # Labels
+    ('label_kernels.cu', 'label_kernels', 'id == l.ignore ? IGNORED', 'false ? IGNORED', 'ignored labels count'),
+    ('label_kernels.cu', 'label_kernels', 'id < 0 || id >= l.columns', 'id < 0', 'a label behind the last column'),
+    ('label_kernels.cu', 'label_kernels', 'l.weight.data ? row_value(l.weight, row, l.heads, l.n) :', '',
+     'weights beside labels'),
+    ('label_kernels.cu', 'label_kernels', 'for (int step = 16; step', 'for (int step = 8; step', "half of a label's score"),
+    ('label_kernels.cu', 'label_kernels', 'x += element(s.bias.data', 'x -= element(s.bias.data', "the label's bias"),
+    ('label_kernels.cu', 'label_kernels', 's.cap * tanhf(s.inner * x)', 's.inner * x', "the softcap of the label's score"),
+    ('label_kernels.cu', 'label_kernels', 's.m_s - s.acc_t / s.l_t', 's.m_s + s.acc_t / s.l_t', 'the sign of mean z'),
+    ('label_kernels.cu', 'label_kernels', 'l.lse_weight != 0 && labelled', 'l.lse_weight != 0', 'LSE of an ignored label'),
+    ('label_kernels.cu', 'label_kernels', 'log(p.l) - p.acc / p.l', 'log(p.l)', 'the moment of an entropy'),
+    ('label_kernels.cu', 'label_kernels', '(1 + 2 * l.z_loss * lse)', '(1 + l.z_loss * lse)', "z_loss's slope"),
+    ('label_kernels.cu', 'label_kernels', 'f.r *= (float)(l.kl_weight / args.norm)', 'f.r *= (float)(1 / args.norm)',
+     "the divergence's weight in dz"),
+    ('label_kernels.cu', 'label_kernels', 'mass_of((l.kl_weight + own) / args.norm)', 'mass_of(l.kl_weight / args.norm)',
+     "q's mass beside a KL"),
+    ('label_kernels.cu', 'label_kernels', 'dz - f.c', 'dz', "the label's own entry"),
+    ('label_kernels.cu', 'label_kernels', 'mass_of(sign * flat)', 'SKL_NO_MASS', "smoothing's mass"),
+    ('label_kernels.cu', 'label_kernels', 'sign * l.temperature / args.norm', 'sign / args.norm', "labels' temperature"),
 ]
 
 
@@ -183,7 +203,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'exact', 'plan', 'rounding')]
+    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'exact', 'plan', 'rounding', 'labels')]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
@@ -213,7 +233,7 @@ def main():
                 if complaint:
                     result = ('-', 'DOES NOT COMPILE: ' + complaint.strip().splitlines()[0])
                 else:
-                    result = kill(programs, ptx)
+                    result = kill(programs[-1:] if unit == 'label_kernels' else programs, ptx)
         survivors += not result or result[0] == '-'
         failed, seen = result or ('-', 'SURVIVES')
         print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, time.time() - start), flush=True)

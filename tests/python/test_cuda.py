@@ -278,3 +278,16 @@ def test_on_a_gpu(make, run, reduction):
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
     for t, grad in zip(there, grads):
         torch.testing.assert_close(t.grad.cpu(), grad, rtol=2e-2, atol=2e-3)
+
+
+def test_labels_of_a_device_are_looked_at_if_asked():
+    """What STREAMKL_CHECK_LABELS=1 runs; the device is not needed for it."""
+    from streamkl._inputs import check_labels, refuse_wrong
+
+    labels = torch.tensor([[0, -100], [6, 7]])
+    refuse_wrong(labels[:1], 7, -100)
+    with pytest.raises(ValueError, match=r"labels\[3\] = 7: it must be a column, 0 to 6, or -100"):
+        refuse_wrong(labels, 7, -100)
+    with pytest.raises(ValueError, match=r"labels\[1\] = -100"):
+        refuse_wrong(labels, 8, -1)
+    check_labels(labels, 7, -100)  # on the CPU that is C's to say

@@ -8,7 +8,6 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from .._options import _number, bad
 from ..functional import linear_cross_entropy
@@ -18,7 +17,6 @@ from .heads import Head, head, linear_kl
 from .states import hidden_states
 
 IGNORED = -100  # the label of a token that counts for nothing
-_TOKENS_AT_ONCE = 1024  # whose logits exist together in the cross-entropy
 
 Part = Union[float, Mapping[str, Any]]
 
@@ -73,7 +71,7 @@ def distillation_loss(
 
     head_s = head(student)
     head_t = None if not factors["kl"] else teacher[1] if cached else head(teacher)
-    if factors["kl"] and factors["ce"] and _one_pass(x_s, head_s, head_t, options["kl"]):
+    if factors["kl"] and factors["ce"] and _one_pass(head_s, head_t, options["kl"]):
         loss, parts = _together(x_s, head_s, x_t, head_t, targets, factors, options["kl"])
     else:
         parts: Dict[str, Tensor] = {}
@@ -89,10 +87,10 @@ def distillation_loss(
     return DistillationLoss(loss, {name: part.detach() for name, part in parts.items()})
 
 
-def _one_pass(x_s: Tensor, head_s: Head, head_t: Head, options: Mapping[str, Any]) -> bool:
-    """Whether one call gives both parts: on the CPU, of means, and over the columns of the student's own vocabulary."""
+def _one_pass(head_s: Head, head_t: Head, options: Mapping[str, Any]) -> bool:
+    """Whether one call gives both parts: of means, and over the columns of the student's own vocabulary."""
     own = head_s.columns <= head_t.columns and options.get("columns") is None
-    return own and not x_s.is_cuda and options.get("reduction", "mean") == "mean"
+    return own and options.get("reduction", "mean") == "mean"
 
 
 def _together(
@@ -127,19 +125,6 @@ def _targets(batch: Mapping[str, Any]) -> Optional[Tensor]:
 
 
 def _cross_entropy(x: Tensor, head_s: Head, targets: Tensor) -> Tensor:
-    """The mean of -log softmax(logits)[target] over the positions whose target is not ignored; 0 if there are none.
-
-    CUDA has no labels yet: there the logits of a block of positions exist at a time, in forward and again in backward."""
-    if not x.is_cuda:
-        logits = dict(bias=head_s.bias, scale=head_s.scale, softcap=head_s.softcap, columns=head_s.columns)
-        return linear_cross_entropy(x, head_s.weight, targets, **logits)
-    kept = targets != IGNORED
-    x, targets = x[kept], targets[kept]
-    total = x.sum() * 0.0
-    for some, wanted in zip(x.split(_TOKENS_AT_ONCE), targets.split(_TOKENS_AT_ONCE)):
-        total = total + checkpoint(_summed, some, wanted, head_s, use_reentrant=False)
-    return total / max(1, len(targets))
-
-
-def _summed(x: Tensor, targets: Tensor, head_s: Head) -> Tensor:
-    return torch.nn.functional.cross_entropy(head_s.logits(x).float(), targets, reduction="sum")
+    """The mean of -log softmax(logits)[target] over the positions whose target is not ignored; 0 if there are none."""
+    logits = dict(bias=head_s.bias, scale=head_s.scale, softcap=head_s.softcap, columns=head_s.columns)
+    return linear_cross_entropy(x, head_s.weight, targets, **logits)

@@ -30,7 +30,14 @@ enum skl_gpu_role {
     SKL_ROLE_sum_values,
     SKL_ROLE_make_factors,
     SKL_ROLE_convert,
-    SKL_ROLE_sum_columns
+    SKL_ROLE_sum_columns,
+    /* Labels and details: one kernel each. */
+    SKL_ROLE_label_weights,
+    SKL_ROLE_label_scores,
+    SKL_ROLE_finish_labels,
+    SKL_ROLE_label_factors,
+    SKL_ROLE_label_entries,
+    SKL_ROLE_put_detail
 };
 
 enum { SKL_ANY_TYPE = -1 }; /* besides SKL_BF16 and SKL_F16 */

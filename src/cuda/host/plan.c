@@ -13,11 +13,37 @@ static int evenly(const struct skl_work *w, const void *data, const int64_t stri
                      (w->batch == 1 || stride[0] == w->heads * w->n * stride[2]));
 }
 
+/* A side whose logits are 2^-60 times a score of 8 entries: 0 to the last bit of any sum, and next to no work. */
+static struct skl_work_side flat_side(const struct skl_work_side *s)
+{
+    struct skl_work_side flat = {.a = s->a,
+                                 .b = s->b,
+                                 .dim = s->dim < 8 ? s->dim : 8,
+                                 .b_batch = s->b_batch,
+                                 .b_heads = s->b_heads,
+                                 .b_rows = s->b_rows,
+                                 .group = s->group,
+                                 .sign = 1,
+                                 .unit = 0x1p-60 / SKL_LOG2E,
+                                 .chain = 0x1p-60 / SKL_LOG2E};
+    return flat;
+}
+
+struct skl_work skl_gpu_beside_flat(const struct skl_work *w, int side, int as, double temperature)
+{
+    struct skl_work of = *w;
+    of.form = SKL_FORM_KL, of.student = 1;
+    of.side[as] = w->side[side], of.side[!as] = flat_side(&w->side[side]);
+    of.side[as].unit *= temperature, of.side[as].chain *= temperature;
+    return of;
+}
+
 struct skl_work skl_gpu_flat(const struct skl_work *w)
 {
     struct skl_work flat = *w;
+    const struct skl_rows *ids = &w->labels.ids.rows;
     int even = !w->attention && evenly(w, w->begin.data, w->begin.stride) && evenly(w, w->end.data, w->end.stride) &&
-               evenly(w, w->weight.data, w->weight.stride);
+               evenly(w, w->weight.data, w->weight.stride) && evenly(w, ids->data, ids->stride);
     for (int i = 0; i < SKL_ROW_RESULTS; i++) even = even && evenly(w, w->result[i].data, w->result[i].stride);
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
@@ -25,6 +51,8 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
     }
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;
+    if (w->form == SKL_FORM_NONE)
+        flat = skl_gpu_beside_flat(&flat, w->student, 1, 1);
     return flat;
 }
 
@@ -214,7 +242,7 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
     int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
-    int twice = both || (skl_sweeps(w->form) == 2 &&
+    int twice = both || ((skl_sweeps(w->form) == 2 || skl_gpu_finishes_labels(w)) &&
                          plan->call == SKL_CALL_VALUE); /* a later step reads what the first sweep found */
     plan->bytes = 256;                                  /* offset 0 is NULL */
     m->scalars = take(plan, sizeof *m->scalars);
@@ -228,7 +256,7 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
         m->references = take(plan, rows * (int64_t)sizeof *m->references);
     if (skl_sweeps(w->form) == 2 || w->grads)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
-    if (both && !w->result[SKL_ROW_loss].data)
+    if (both && !w->result[skl_gpu_divergence_row(w)].data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
     for (int side = 0; side < 2; side++) {
         if (twice && !w->result[skl_of_side(w, SKL_ROW_m_s, side)].data)
@@ -237,6 +265,36 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
             m->row_l[side] = take(plan, rows * (int64_t)sizeof **m->row_l);
         if (both && skl_sweeps(w->form) == 2 && !w->result[skl_of_side(w, SKL_ROW_kl_s, side)].data)
             m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
+    }
+}
+
+int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w)
+{
+    if (!skl_has_labels(w) || call == SKL_CALL_BACKWARD)
+        return 0;
+    return (w->temperature != 1 || w->labels.smoothing > 0) | (w->temperature != 1 && w->result[SKL_ROW_logprob_t].data)
+                                                                  << 1;
+}
+
+static int wants_states(const struct skl_work *w)
+{
+    return w->result[SKL_ROW_entropy_s].data || w->result[SKL_ROW_entropy_t].data || w->result[SKL_ROW_reverse].data;
+}
+
+static void lay_labels(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    int at_1 = skl_gpu_sweeps_at_1(plan->call, w);
+    for (int i = 0; i < 3; i++)
+        if (i < 2 ? at_1 >> i & 1 : wants_states(w))
+            m->label_states[i] = take(plan, w->rows * (int64_t)sizeof **m->label_states);
+    if (!skl_has_labels(w))
+        return;
+    m->row_weight = take(plan, w->rows * (int64_t)sizeof *m->row_weight);
+    m->label_score = take(plan, 2 * w->rows * (int64_t)sizeof *m->label_score);
+    if (w->grads) {
+        m->label_references = take(plan, w->rows * (int64_t)sizeof *m->label_references);
+        m->label_factors = take(plan, w->rows * (int64_t)sizeof *m->label_factors);
     }
 }
 
@@ -271,13 +329,27 @@ static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
         plan->offset.sum_b = take(plan, plan->slab_columns * sums_of_column(w) * (int64_t)sizeof(float));
 }
 
+/* Which details of rows the kernels make; others are refused by name. */
+static enum skl_status check_details(const struct skl_work *w)
+{
+    static const char *const names[SKL_ROW_RESULTS] = {
+#define SKL_ROW_RESULT(name, dtype, needs, value) #name,
+#include "../../row_results.def"
+#undef SKL_ROW_RESULT
+    };
+    const int64_t made = 1 << SKL_ROW_kl | 1 << SKL_ROW_ce | 1 << SKL_ROW_entropy_s | 1 << SKL_ROW_entropy_t |
+                         1 << SKL_ROW_logprob_s | 1 << SKL_ROW_logprob_t | 1 << SKL_ROW_reverse | 1 << SKL_ROW_l1_s;
+    for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
+        if (w->result[i].data && !(made >> i & 1))
+            return skl_fail(SKL_UNSUPPORTED, "cannot use out.%s on CUDA: only the CPU has it", names[i]);
+    return SKL_OK;
+}
+
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
-    for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
-        if (skl_has_labels(w) || w->result[i].data)
-            return skl_fail(SKL_UNSUPPORTED, "cannot use labels or details of rows on CUDA: only the CPU has them");
+    SKL_TRY(check_details(w));
     choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
@@ -291,6 +363,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     if (status)
         return status;
     lay_rows(w, plan);
+    lay_labels(w, plan);
     if (w->grads)
         lay_gradients(w, plan);
     if (!w->limit_is_default && plan->bytes > w->limit)

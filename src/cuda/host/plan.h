@@ -12,6 +12,13 @@
 #include "device.h"
 #include "kernels.h"
 
+#define SKL_TRY(call)                \
+    do {                             \
+        enum skl_status s_ = (call); \
+        if (s_ != SKL_OK)            \
+            return s_;               \
+    } while (0)
+
 /* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. plain_*: everything else. */
 enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN };
 
@@ -24,7 +31,12 @@ struct skl_gpu_memory {
     struct skl_gpu_reference *references;
     struct skl_gpu_factors *factors;
     float *row_loss, *row_m[2], *row_l[2],
-        *row_kl[2]; /* results that a later step reads and the caller did not ask for */
+        *row_kl[2];                  /* results that a later step reads and the caller did not ask for */
+    float *row_weight, *label_score; /* labels: [rows], [rows][2] */
+    struct skl_state
+        *label_states[3]; /* of the student and the teacher at temperature 1; of details, one after the other */
+    struct skl_gpu_reference *label_references; /* of labels beside a divergence */
+    struct skl_gpu_factors *label_factors;
     char *slab;
     float *sum_a, *sum_b, *sum_bias;
     char *blas;
@@ -50,8 +62,27 @@ struct skl_gpu_plan {
 
 enum { SKL_BLAS_BYTES = 32 << 20 };
 
-/* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each sequence. */
+/* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each sequence. An
+ * absent teacher becomes a flat side. */
 struct skl_work skl_gpu_flat(const struct skl_work *w);
+
+/* The work of one side beside one whose logits are all 0, for a KL: as Q (1) or P (0), at 'temperature' times the logits. */
+struct skl_work skl_gpu_beside_flat(const struct skl_work *w, int side, int as, double temperature);
+
+/* Is a row's loss more than its divergence, or the divergence wanted beside it? Then finish_labels has the last word. */
+static inline int skl_gpu_finishes_labels(const struct skl_work *w)
+{
+    return skl_has_labels(w) || w->result[SKL_ROW_kl].data;
+}
+
+/* Where a sweep leaves the divergence. */
+static inline enum skl_row_name skl_gpu_divergence_row(const struct skl_work *w)
+{
+    return skl_gpu_finishes_labels(w) ? SKL_ROW_kl : SKL_ROW_loss;
+}
+
+/* Which sweeps at temperature 1 the value of a problem with labels takes besides: of the student (bit 0) and of the teacher. */
+int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w);
 
 /* w as skl_gpu_flat() made it. */
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,

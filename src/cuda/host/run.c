@@ -5,6 +5,7 @@
  *
  *     sum_weights, find_ranges                                      what the rows weigh and see
  *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
+ *     [label_weights before all, label_scores, finish_labels after]   labels and details of rows: labels.c
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
  */
@@ -68,8 +69,7 @@ enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role r
 
 #define START(run, role, grid_x, grid_y, args) skl_gpu_start(run, role, grid_x, grid_y, &(args), sizeof(args))
 
-/* One thread a row, in blocks of as many rows as the kernel has threads. */
-static int64_t row_blocks(const struct skl_gpu_run *run, enum skl_gpu_role role)
+int64_t skl_gpu_row_blocks(const struct skl_gpu_run *run, enum skl_gpu_role role)
 {
     int rows = skl_gpu_planned(&run->plan, role)->rows;
     return (run->work.rows + rows - 1) / rows;
@@ -83,20 +83,22 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     int half = 0;
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
     /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so. f16 ends at 65504. */
-    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) ? 256 : 16384;
+    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 ? 256 : 16384;
 }
 
 static enum skl_status sum_weights(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
-    struct skl_gpu_sum_weights args = {.weight = skl_gpu_rows_of(&w->weight),
-                                       .rows = w->rows,
-                                       .heads = (int32_t)w->heads,
-                                       .n = (int32_t)w->n,
-                                       .mean = w->mean,
-                                       .chain = {(float)w->side[0].chain, (float)w->side[1].chain},
-                                       .spread = skl_gpu_spread(run),
-                                       .scalars = run->memory.scalars};
+    struct skl_gpu_sum_weights args = {
+        .weight = skl_gpu_rows_of(&w->weight),
+        .rows = w->rows,
+        .heads = (int32_t)w->heads,
+        .n = (int32_t)w->n,
+        .mean = w->mean,
+        .chain = {(float)(w->side[0].chain * skl_gpu_label_norm(w)), (float)(w->side[1].chain * skl_gpu_label_norm(w))},
+        .spread = skl_gpu_spread(run),
+        .items = w->weight_sum,
+        .scalars = run->memory.scalars};
     return START(run, SKL_ROLE_sum_weights, 1, 1, args);
 }
 
@@ -121,7 +123,7 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
 {
     const struct skl_work *w = &run->work;
     struct skl_gpu_make_factors args = {.weight = skl_gpu_rows_of(&w->weight),
-                                        .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss]),
+                                        .loss = skl_gpu_rows_of(&w->result[skl_gpu_divergence_row(w)]),
                                         .lse = {skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 0)]),
                                                 skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 1)])},
                                         .kl = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, x)]),
@@ -138,7 +140,7 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
         args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
-    return START(run, SKL_ROLE_make_factors, row_blocks(run, SKL_ROLE_make_factors), 1, args);
+    return START(run, SKL_ROLE_make_factors, skl_gpu_row_blocks(run, SKL_ROLE_make_factors), 1, args);
 }
 
 /* --------------------------------------------------------------------------------------------------- sweeps --- */
@@ -172,7 +174,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .param = {w->param[0], w->param[1]},
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
-                                       .loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss])};
+                                       .loss = skl_gpu_rows_of(&w->result[skl_gpu_divergence_row(w)])};
     for (int side = 0; side < 2; side++) {
         args.lse[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)]);
         args.kl[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)]);
@@ -180,7 +182,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
         args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
         args.unit[side] = w->side[side].unit;
     }
-    return START(run, SKL_ROLE_finish_rows, row_blocks(run, SKL_ROLE_finish_rows), 1, args);
+    return START(run, SKL_ROLE_finish_rows, skl_gpu_row_blocks(run, SKL_ROLE_finish_rows), 1, args);
 }
 
 static enum skl_status sum_values(const struct skl_gpu_run *run)
@@ -195,6 +197,14 @@ static enum skl_status sum_values(const struct skl_gpu_run *run)
                                       .mean = w->mean,
                                       .value = w->value};
     return w->value ? START(run, SKL_ROLE_sum_values, 1, 1, args) : SKL_OK;
+}
+
+enum skl_status skl_gpu_states(const struct skl_gpu_run *run, const struct skl_work *of, struct skl_state *to)
+{
+    struct skl_gpu_run other = *run;
+    other.work = *of, other.partial = to;
+    SKL_TRY(sweep(&other, SKL_ROLE_kl));
+    return finish_rows(&other, SKL_SWEEP_KL, NULL);
 }
 
 static enum skl_status sweeps(const struct skl_gpu_run *run)
@@ -235,7 +245,7 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
                                   .dz = dz_of(w, x),
                                   .form = (int32_t)w->form,
                                   .spread = skl_gpu_spread(run)};
-    return make_factors(run, x, grad->dz);
+    return run->teacher ? make_factors(run, x, grad->dz) : SKL_OK;
 }
 
 enum skl_status skl_gpu_convert_matrix(const struct skl_gpu_run *run, const struct skl_operand *to, const float *from,
@@ -287,9 +297,32 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
 static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *base)
 {
     struct skl_gpu_memory m = *offset;
-    void *each[] = {&m.scalars,  &m.range,    &m.tile_range, &m.state,    &m.loss,     &m.references, &m.factors,
-                    &m.row_loss, &m.row_m[0], &m.row_m[1],   &m.row_l[0], &m.row_l[1], &m.row_kl[0],  &m.row_kl[1],
-                    &m.slab,     &m.sum_a,    &m.sum_b,      &m.sum_bias, &m.blas};
+    void *each[] = {&m.scalars,
+                    &m.range,
+                    &m.tile_range,
+                    &m.state,
+                    &m.loss,
+                    &m.references,
+                    &m.factors,
+                    &m.row_loss,
+                    &m.row_m[0],
+                    &m.row_m[1],
+                    &m.row_l[0],
+                    &m.row_l[1],
+                    &m.row_kl[0],
+                    &m.row_kl[1],
+                    &m.slab,
+                    &m.sum_a,
+                    &m.sum_b,
+                    &m.sum_bias,
+                    &m.blas,
+                    &m.row_weight,
+                    &m.label_score,
+                    &m.label_states[0],
+                    &m.label_states[1],
+                    &m.label_states[2],
+                    &m.label_references,
+                    &m.label_factors};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -306,7 +339,7 @@ static void use_if_missing(struct skl_rows *r, float *instead, const struct skl_
 static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *finished)
 {
     struct skl_work *w = &run->work;
-    use_if_missing(&w->result[SKL_ROW_loss], run->memory.row_loss, w);
+    use_if_missing(&w->result[skl_gpu_divergence_row(w)], run->memory.row_loss, w);
     for (int side = 0; side < 2; side++) {
         use_if_missing(&w->result[skl_of_side(w, SKL_ROW_m_s, side)], run->memory.row_m[side], w);
         use_if_missing(&w->result[skl_of_side(w, SKL_ROW_l_s, side)], run->memory.row_l[side], w);
@@ -317,14 +350,18 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
             SKL_TRY(skl_gpu->clear(w->value, sizeof *w->value, w->stream));
         return gradients(run);
     }
+    SKL_TRY(skl_gpu_weigh_labels(run));
     SKL_TRY(sum_weights(run));
     if (finished) {
         SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_SECOND : SKL_SWEEP_KL, finished));
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));
+    SKL_TRY(skl_gpu_score_labels(run));
     if (run->plan.call != SKL_CALL_BACKWARD)
         SKL_TRY(sweeps(run));
+    if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
+        SKL_TRY(skl_gpu_finish_labels(run));
     if (!run->partial)
         SKL_TRY(sum_values(run));
     return gradients(run);
@@ -341,7 +378,8 @@ static int needs_products(const struct skl_gpu_run *run)
 static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial,
                                  int second_sweep, const struct skl_state *finished, size_t *bytes)
 {
-    struct skl_gpu_run run = {.work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep};
+    struct skl_gpu_run run = {
+        .work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep, .teacher = w->form != SKL_FORM_NONE};
     struct skl_gpu_properties device;
     void *own = NULL;
     struct skl_gpu_place before;

@@ -17,9 +17,19 @@ struct head {
     int64_t number, b, h;
 };
 
+/* One way to make the slab: the divergence's, the labels'. Their gradients are added up. */
+struct pass {
+    struct skl_gpu_grad grad;
+    enum skl_gpu_role role;
+    int labels; /* ... whose own entries come after it */
+};
+
 struct slabs {
     const struct skl_gpu_run *run;
     struct skl_gpu_slab args;
+    struct pass pass[2];
+    int passes;
+    enum skl_gpu_label_dz how;
     const struct skl_work_side *s;
     int dtype;
     int x;
@@ -59,12 +69,34 @@ static enum skl_gpu_role slab_role(const struct skl_work *w)
     return w->form == SKL_FORM_KL || w->form == SKL_FORM_JSD ? SKL_ROLE_dz : SKL_ROLE_second_dz;
 }
 
-static enum skl_status make_slab(const struct slabs *q)
+static enum skl_status make_slab(struct slabs *q, const struct pass *pass)
 {
-    enum skl_gpu_role role = slab_role(&q->run->work);
-    const struct skl_gpu_kernel *k = skl_gpu_planned(&q->run->plan, role);
-    return skl_gpu_start(q->run, role, (q->args.rows + k->rows - 1) / k->rows,
-                         (q->args.columns + k->columns - 1) / k->columns, &q->args, sizeof q->args);
+    const struct skl_gpu_kernel *k = skl_gpu_planned(&q->run->plan, pass->role);
+    q->args.grad = pass->grad;
+    SKL_TRY(skl_gpu_start(q->run, pass->role, (q->args.rows + k->rows - 1) / k->rows,
+                          (q->args.columns + k->columns - 1) / k->columns, &q->args, sizeof q->args));
+    return pass->labels ? skl_gpu_label_entries(q->run, &q->args, q->how) : SKL_OK;
+}
+
+static void add_pass(struct slabs *q, const struct skl_gpu_grad *grad, enum skl_gpu_role role, int labels)
+{
+    struct pass *pass = &q->pass[q->passes++];
+    int rows = skl_gpu_planned(&q->run->plan, role)->rows;
+    *pass = (struct pass){*grad, role, labels};
+    pass->grad.problem.tiles = (int32_t)((q->run->work.n + rows - 1) / rows);
+}
+
+static enum skl_status choose_passes(struct slabs *q)
+{
+    const struct skl_work *w = &q->run->work;
+    struct skl_gpu_grad grad, own;
+    SKL_TRY(skl_gpu_grad_of(q->run, q->x, &grad));
+    SKL_TRY(skl_gpu_label_grad(q->run, q->x, &grad, &own, &q->how));
+    if (q->run->teacher)
+        add_pass(q, &grad, slab_role(w), q->how == SKL_LABELS_IN_KL);
+    if (q->how == SKL_LABELS_ALONE)
+        add_pass(q, &own, SKL_ROLE_dz, 1);
+    return SKL_OK;
 }
 
 /* cuBLAS wants a row's length or more, also of a matrix of one row, whose stride means nothing and may be 0. The plan
@@ -75,7 +107,7 @@ static int64_t leading_dimension(const struct skl_operand *o, int64_t dim)
 }
 
 /* da of the slab's rows; the head is the k-th of its group. */
-static enum skl_status product_a(const struct slabs *q, const struct head *head, int64_t k)
+static enum skl_status product_a(const struct slabs *q, const struct head *head, int64_t k, int first)
 {
     const struct skl_work_side *s = q->s;
     if (!s->grad_a.data)
@@ -86,7 +118,7 @@ static enum skl_status product_a(const struct slabs *q, const struct head *head,
         p.c = skl_operand_at(&s->grad_a, head->b, head->h, q->args.first_row), p.ldc = s->grad_a.stride[2];
     else
         p.c = q->run->memory.sum_a + (k * q->run->work.n + q->args.first_row) * s->dim, p.ldc = s->dim;
-    return product(q, p, q->args.first_column == 0);
+    return product(q, p, first);
 }
 
 static enum skl_status product_b(const struct slabs *q, const struct head *head, int first)
@@ -134,10 +166,12 @@ static enum skl_status columns_of_group(struct slabs *q, int64_t group)
             int64_t left = w->n - row;
             q->args.first_row = (int32_t)row;
             q->args.rows = (int32_t)(left < q->run->plan.slab_rows ? left : q->run->plan.slab_rows);
-            SKL_TRY(make_slab(q));
-            SKL_TRY(product_a(q, &head, k));
-            SKL_TRY(product_b(q, &head, first));
-            SKL_TRY(sum_bias(q, first));
+            for (int i = 0; i < q->passes; i++) {
+                SKL_TRY(make_slab(q, &q->pass[i]));
+                SKL_TRY(product_a(q, &head, k, q->args.first_column == 0 && i == 0));
+                SKL_TRY(product_b(q, &head, first && i == 0));
+                SKL_TRY(sum_bias(q, first && i == 0));
+            }
         }
     }
     return SKL_OK;
@@ -175,8 +209,7 @@ enum skl_status skl_gpu_slab_grad(const struct skl_gpu_run *run, int x)
     struct slabs q = {.run = run, .s = &w->side[x], .dtype = skl_gpu_slab_dtype(w, &run->plan, x), .x = x};
     int64_t groups = w->attention ? w->batch * q.s->b_heads : 1;
     q.group_heads = run->plan.heads / groups;
-    SKL_TRY(skl_gpu_grad_of(run, x, &q.args.grad));
-    q.args.grad.problem = skl_gpu_problem_of(run, skl_gpu_planned(&run->plan, slab_role(w))->rows);
+    SKL_TRY(choose_passes(&q));
     q.args.ld = run->plan.slab_columns;
     q.args.slab = run->memory.slab;
     q.args.dtype = q.dtype;

@@ -5,39 +5,10 @@
  * order, in double, so that results do not depend on the device. O(rows) bytes, no shared memory beyond a reduction.
  * What is done to one row is the CPU's, in ../../row.h.
  */
-#include "ptx.cuh"
-#include "../../row.h"
+#include "rows.cuh"
 
 namespace
 {
-
-SKL_DEVICE int64_t row_offset(const skl_gpu_vector &v, int64_t row, int heads, int n)
-{
-    int64_t head = row / n;
-    return head / heads * v.stride[0] + head % heads * v.stride[1] + row % n * v.stride[2];
-}
-
-SKL_DEVICE float row_value(const skl_gpu_vector &v, int64_t row, int heads, int n)
-{
-    return ((const float *)v.data)[row_offset(v, row, heads, n)];
-}
-
-SKL_DEVICE void put_row(const skl_gpu_vector &v, int64_t row, int heads, int n, double x)
-{
-    if (v.data)
-        ((float *)v.data)[row_offset(v, row, heads, n)] = (float)x;
-}
-
-SKL_DEVICE float row_weight(const skl_gpu_vector &v, int64_t row, int heads, int n)
-{
-    return v.data ? row_value(v, row, heads, n) : 1;
-}
-
-/* This thread's row, or one past the last. */
-SKL_DEVICE int64_t own_row()
-{
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
 
 /* The sum of x over a block of 256 threads, in thread 0; in a fixed order. The others have no use for theirs. */
 SKL_DEVICE double block_sum(double x)
@@ -81,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_c
     any = block_max(any);
     if (threadIdx.x != 0)
         return;
+    sum = args.items > 0 ? args.items : sum;
     float unit = largest > 0 ? (float)(largest / (args.mean ? sum : 1)) : 0; /* no row has any weight: no gradient */
     *args.scalars = {sum, largest, unit,     {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread},
                      0,   1,       any != 0, 0};
@@ -127,8 +99,6 @@ extern "C" __global__ void __launch_bounds__(64) skl_find_ranges(const __grid_co
 
 namespace
 {
-
-#define SKL_NO_MASS -3e38f /* minus log l of a row without gradient: every probability is 0 */
 
 /* What a split of the columns left. */
 SKL_DEVICE skl_row_state split_state(const skl_gpu_finish_rows &args, int64_t row, int split)
