@@ -363,13 +363,14 @@ static enum skl_status check_ids(const struct skl_problem *p)
     if (p->labels->ids.device != SKL_CPU)
         return SKL_OK;
     skl_fill_problem(p, &w);
+    int64_t columns = p->shard ? p->shard->columns : w.columns;
     for (int64_t row = 0, at[3]; row < w.rows; row++) {
         skl_row_index(&w, row, at);
         int64_t id = skl_row_id(&w.labels.ids, at, 0);
-        if (id != p->labels->ignore && (id < 0 || id >= w.columns))
+        if (id != p->labels->ignore && (id < 0 || id >= columns))
             return skl_fail(SKL_BAD_ARGUMENT,
                             "cannot use labels.ids[%lld] = %lld: it must be a column, 0 to %lld, or %lld (ignored)",
-                            (long long)row, (long long)id, (long long)w.columns - 1, (long long)p->labels->ignore);
+                            (long long)row, (long long)id, (long long)columns - 1, (long long)p->labels->ignore);
     }
     return SKL_OK;
 }
@@ -419,6 +420,20 @@ static enum skl_status check_mass_ids(const struct skl_problem *p)
     return SKL_OK;
 }
 
+/* Where a shard's columns are among those of all shards, which its labels count. */
+static enum skl_status check_place(const struct skl_problem *p)
+{
+    const struct skl_shard *s = p->shard;
+    int64_t own = p->columns ? p->columns : p->s.b.shape[0];
+    if (s->first < 0)
+        return bad("shard.first", s->first, "it must not be negative");
+    if (s->columns > LONGEST || s->columns < own || s->first > s->columns - own)
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use shard.columns = %lld: labels count them, and the %lld of this shard begin at %lld",
+                        (long long)s->columns, (long long)own, (long long)s->first);
+    return SKL_OK;
+}
+
 static enum skl_status check_shard(enum skl_call call, const struct skl_problem *p, const struct skl_state *state)
 {
     const struct skl_shard *s = p->shard;
@@ -430,9 +445,6 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use shard = %p: only skl_value and skl_value_and_grad exchange states",
                         (const void *)s);
-    if (p->labels)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use labels = %p with a shard: labels need all columns",
-                        (const void *)p->labels);
     if (p->listed)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with a shard: lists need all columns",
                         (const void *)p->listed);
@@ -462,6 +474,8 @@ static enum skl_status check_problem(const struct skl_problem *p)
     struct named inputs[INPUTS];
     if (p->listed)
         TRY(skl_check_listed(p));
+    if (p->labels && p->shard)
+        TRY(check_place(p));
     if (p->labels)
         TRY(check_labels(p));
     if (p->mass_ids.data)
@@ -581,12 +595,14 @@ static enum skl_status check_backward_outputs(const struct skl_outputs *o)
 }
 
 /* States know the results of the first versions alone: of partial rows, and of shards. */
-static enum skl_status check_finished(const struct skl_outputs *o, const char *why)
+static enum skl_status check_finished(const struct skl_outputs *o, int shard, const char *why)
 {
-    for (int i = SKL_ROW_kl; i < ROWS; i++)
-        if (row_result(o, i)->data)
+    for (int i = SKL_ROW_kl; i < ROWS; i++) {
+        int labels = i == SKL_ROW_kl || i == SKL_ROW_ce || i == SKL_ROW_logprob_s || i == SKL_ROW_l1_s;
+        if (row_result(o, i)->data && !(shard && labels))
             return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s", row_results[i].name,
                             row_result(o, i)->data, why);
+    }
     return SKL_OK;
 }
 
@@ -650,7 +666,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         TRY(skl_adopt_outputs("out", out, &o));
         TRY(take_outputs(call, &p, &o, w));
         if (state || p.shard)
-            TRY(check_finished(&o, state ? "partial rows do not know it" : "shards do not know it"));
+            TRY(check_finished(&o, p.shard != NULL, state ? "partial rows do not know it" : "shards do not know it"));
         TRY(check_doubles("out.value", o.value));
     }
     if (saved && partial && skl_sweeps(w->form) == 1)

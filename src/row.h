@@ -102,7 +102,8 @@ SKL_INLINE void skl_merge_row(struct skl_row_state *into, const struct skl_row_s
 struct skl_row_result {
     double loss, lse[2], c[2], m[2], l[2];
     /* What only some callers ask for; 0 otherwise. l1 = sum e^{z' - z'(m)}, z' the logits at temperature 1. */
-    int labelled; /* the row has a label that is not ignored */
+    double columns; /* that it sees */
+    int labelled;   /* the row has a label that is not ignored */
     double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], mass[2], reverse, jsd, tv;
     double rival[2], rank[2]; /* the side's score of the other side's top1, and how many of its scores are larger */
     double m_rest, l_rest; /* a listed teacher: of the student, over the columns that are not listed */

@@ -249,7 +249,7 @@ static inline int64_t skl_row_id(const struct skl_row_ids *ids, const int64_t at
     return ids->wide ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
 }
 
-/* The row's label as it counts: a column, or -1 where it is ignored. */
+/* The row's label as it counts: a column, on a shard one of all shards' columns, or -1 where it is ignored. */
 static inline int64_t skl_row_label(const struct skl_work *w, const int64_t at[3])
 {
     int64_t id = skl_row_id(&w->labels.ids, at, 0);
@@ -293,6 +293,12 @@ static inline enum skl_row_name skl_of_side(const struct skl_work *w, enum skl_r
 static inline int skl_tempered(const struct skl_work *w)
 {
     return skl_has_labels(w) && w->temperature != 1;
+}
+
+/* States of a row that shards exchange after the first sweep: its own, of labels, and of smoothing. */
+static inline int64_t skl_shared_states(const struct skl_work *w)
+{
+    return 1 + skl_has_labels(w) + (skl_has_labels(w) && w->labels.smoothing > 0);
 }
 
 /* Without rows, or without columns for them to see, a call needs no plan, no memory, no threads. A shard without columns

@@ -90,7 +90,7 @@ void shards_begin(struct kit_fixture *f, struct meeting *m, int n, const int64_t
     for (int k = 0; k < n; k++) {
         struct shard *s = &shards[k];
         *s = (struct shard){.meeting = m, .rank = k, .fails_at = -1, .call = call, .value = NAN};
-        s->link = (struct skl_shard){sizeof s->link, meet, s, rows};
+        s->link = (struct skl_shard){sizeof s->link, meet, s, rows, cut[k], f->c.cols};
         kit_cut(f, cut[k], cut[k + 1], &s->slice);
         s->slice.p.shard = &s->link;
         own_outputs(f, s, &whole);

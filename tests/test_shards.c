@@ -322,7 +322,7 @@ static void border(void)
     struct skl_tensor x = skl_matrix(SKL_F32, a, 3, 2), w = skl_matrix(SKL_F32, b, 5, 2);
     struct skl_problem p = skl_linear(x, w, x, w), q;
     struct shard s = {.fails_at = 0};
-    struct skl_shard link = {sizeof link, meet, &s, 0}, bad;
+    struct skl_shard link = {sizeof link, meet, &s, 0, 1, 6}, bad;
     struct skl_labels labels = {sizeof labels, skl_vector(SKL_I32, ids, 3), 1, 1, 0, -1, 0, 0};
     struct skl_outputs out = skl_no_outputs(), saved = out;
     struct skl_state states[3];
@@ -347,7 +347,13 @@ static void border(void)
     q.lse_t.shape[2] = 3, q.lse_t.stride[2] = 1;
     refused(skl_value(&q, &out), SKL_BAD_ARGUMENT, "lse_t");
     q = p, q.labels = &labels;
-    refused(skl_value(&q, &out), SKL_BAD_ARGUMENT, "labels");
+    bad.first = -1;
+    refused(skl_value(&q, &out), SKL_BAD_ARGUMENT, "shard.first = -1");
+    bad.first = 2;
+    refused(skl_value(&q, &out), SKL_BAD_ARGUMENT, "shard.columns = 6");
+    bad = link, ids[1] = 6;
+    refused(skl_value(&q, &out), SKL_BAD_ARGUMENT, "labels.ids[1] = 6: it must be a column, 0 to 5");
+    ids[1] = 0;
     q = p, q.s.a = q.t.a = skl_on_cuda(x, 0), q.s.b = q.t.b = skl_on_cuda(w, 0);
     refused(skl_value(&q, &out), SKL_UNSUPPORTED, "shard on CUDA");
     refused(skl_partial(&p, NULL, states), SKL_BAD_ARGUMENT, "only skl_value and skl_value_and_grad");

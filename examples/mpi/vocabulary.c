@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(ranks.comm, &rank);
     MPI_Comm_size(ranks.comm, &ranks.size);
     ranks.all = must_have(malloc((size_t)ranks.size * ROWS_AT_ONCE * sizeof *ranks.all));
-    struct skl_shard shard = {sizeof shard, exchange, &ranks, ROWS_AT_ONCE};
+    struct skl_shard shard = {.struct_size = sizeof shard, .exchange = exchange, .data = &ranks, .rows = ROWS_AT_ONCE};
 
     /* Parts need not be equal: the first rank has the rest. */
     int64_t part = WORDS / ranks.size - (ranks.size > 1 ? 7 : 0), rest = WORDS - (ranks.size - 1) * part;

@@ -222,6 +222,9 @@ struct skl_shard {
     /* Of an exchange, at most 16384; the same on every shard. 0: 512. The logits of so many rows are kept, or computed
      * again where they pass the workspace limit. */
     int64_t rows;
+    /* With labels, whose ids then count the columns of all shards: which of these the problem's first one is, and how many
+     * there are. A row then has two states, with smoothing three. */
+    int64_t first, columns;
 };
 
 /* The one description of the work. Make it with skl_attention() or skl_linear(), then change what you need. "Rows"
@@ -299,8 +302,8 @@ struct skl_problem {
     int32_t raw_t;
     int32_t identity; /* SKL_INDEXER: 1: act is the identity instead of ReLU */
 
-    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with labels, lists, mixtures of heads, details of rows (out.kl and
-     * what follows it) or progress. */
+    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with lists, mixtures of heads, progress, and details of
+     * rows but out.kl, ce, logprob_s and l1_s. */
     const struct skl_shard *shard;
 
     /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are faster, and

@@ -44,7 +44,7 @@ static void take_labels(const struct skl_run *run, const struct skl_block *block
 {
     int nr = run->plan.kernels->nr;
     for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
-        int64_t j = block->label[row] - first;
+        int64_t j = block->label[row] - run->work->shard.first - first;
         if (block->label[row] >= 0 && j >= 0 && j < n)
             d->label[i] = x[j * nr + i];
     }
@@ -130,11 +130,14 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 /* One row's sums of one side over all chunks. */
 struct row_details {
     double m, l, moment, l1, sum, top, there, mass, label; /* m, there and label are scores */
+    double columns;                                        /* that the row sees */
 };
 
 static struct row_details merged(const struct skl_run *run, const struct skl_block *block, int side, int panel, int i)
 {
     struct row_details r = {.m = -INFINITY, .label = -INFINITY};
+    int row = panel * run->plan.kernels->nr + i;
+    r.columns = row < block->n ? (double)(block->hi[row] - block->lo[row]) : 0;
     double unit = run->work->side[side].unit, at_1 = unit1(run->work, side);
     for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
         const struct skl_panel_details *d = &block->details[side][chunk * run->plan.panels + panel];
@@ -158,20 +161,55 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
     return r;
 }
 
+/* The states in which shards exchange what labels need. Merging (skl_merge_row) adds accs as they are where l is 0, and m, l of
+ * one side do not touch the other side's:
+ *     student  m = unit' m, l = l1        teacher  acc = z' of the label, on the shard that has it
+ *     smoothing: student  acc = sum z'    teacher  acc = columns that the row sees */
+void skl_write_label_states(const struct skl_run *run, const struct skl_block *block, int panel)
+{
+    const struct skl_work *w = run->work;
+    int nr = run->plan.kernels->nr;
+    double at_1 = unit1(w, w->student);
+    for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
+        struct row_details d = merged(run, block, w->student, panel, i);
+        struct skl_state *to = &run->states[run->shared + block->row[row] - run->first_state];
+        *to = (struct skl_state){.m_s = skl_tempered(w) ? at_1 * d.m : 0, .l_s = skl_tempered(w) ? d.l1 : 0};
+        int64_t j = block->label[row] - w->shard.first;
+        if (block->label[row] >= 0 && j >= 0 && j < w->columns)
+            to->acc_t = at_1 * d.label;
+        if (w->labels.smoothing > 0)
+            to[run->shared] = (struct skl_state){.acc_s = at_1 * d.sum, .acc_t = d.columns};
+    }
+}
+
+/* A row's sums over all columns: on a shard, what the exchange made of them. */
+static struct row_details complete(const struct skl_run *run, const struct skl_block *block, int side, int panel, int i)
+{
+    const struct skl_work *w = run->work;
+    if (!w->shard.exchange)
+        return merged(run, block, side, panel, i);
+    double at_1 = unit1(w, side);
+    const struct skl_state *label =
+        &run->states[run->shared + block->row[panel * run->plan.kernels->nr + i] - run->first_state];
+    struct row_details r = {.l1 = label->l_s, .label = label->acc_t / at_1};
+    if (w->labels.smoothing > 0)
+        r.sum = label[run->shared].acc_s / at_1, r.columns = label[run->shared].acc_t;
+    return r;
+}
+
 /* LSE' of the student, from a result that has l1. */
 static double lse1_of(const struct skl_work *w, const struct skl_row_result *r, int side)
 {
     return r->l1[side] == 0 ? -INFINITY : w->temperature * r->m[side] + log(r->l1[side]);
 }
 
-static double cross_entropy(const struct skl_work *w, const struct skl_row_result *r, const struct row_details *d,
-                            int64_t columns)
+static double cross_entropy(const struct skl_work *w, const struct skl_row_result *r, const struct row_details *d)
 {
     const struct skl_work_labels *l = &w->labels;
     double lse1 = lse1_of(w, r, w->student), at_1 = unit1(w, w->student);
     double ce = (1 - l->smoothing) * (lse1 - at_1 * d->label);
     if (l->smoothing > 0)
-        ce += l->smoothing * (lse1 - at_1 * d->sum / (double)columns);
+        ce += l->smoothing * (lse1 - at_1 * d->sum / d->columns);
     return l->z_loss > 0 ? ce + l->z_loss * lse1 * lse1 : ce;
 }
 
@@ -187,7 +225,8 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
         r->l1[side] = r->l[side];
         if (!want)
             continue;
-        struct row_details d = merged(run, block, side, panel, i);
+        struct row_details d = complete(run, block, side, panel, i);
+        r->columns = d.columns;
         if (want & SKL_WANT_L1)
             r->l1[side] = d.l1;
         if (want & SKL_WANT_ENTROPY)
@@ -199,7 +238,7 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
             r->logprob[side] = unit1(w, side) * d.label - lse1_of(w, r, side);
             r->labelled = 1;
             if (side == w->student)
-                r->ce = cross_entropy(w, r, &d, block->hi[row] - block->lo[row]);
+                r->ce = cross_entropy(w, r, &d);
         }
     }
 }
@@ -246,7 +285,7 @@ void skl_set_label_factors(const struct skl_run *run, struct skl_block *block, i
     to->m[i] = f->m[s][i];
     to->own[i] = own != 0 ? (float)(own / r->l1[s]) : 0;
     to->hot[i] = (float)(G * (1 - l->smoothing));
-    to->flat[i] = counts ? (float)(G * l->smoothing / (double)(block->hi[row] - block->lo[row])) : 0;
+    to->flat[i] = counts ? (float)(G * l->smoothing / r->columns) : 0;
 }
 
 void skl_temper(const struct skl_worker *w, const struct skl_block *block, int panel, const float *x, int n)
@@ -268,7 +307,7 @@ void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, i
     for (int j = 0; run->work->labels.smoothing > 0 && j < n; j++)
         for (int i = 0; i < nr; i++) dz[j * nr + i] -= l->flat[i];
     for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
-        int64_t j = block->label[row] - first;
+        int64_t j = block->label[row] - run->work->shard.first - first;
         if (block->label[row] >= 0 && j >= 0 && j < n)
             dz[j * nr + i] -= l->hot[i];
     }

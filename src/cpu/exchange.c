@@ -22,18 +22,18 @@ int64_t skl_share_rows(struct skl_run *run)
     end = end < first + w->shard.rows ? end : first + w->shard.rows;
     run->first_state = first, run->shared = end - first;
     const struct skl_row_state empty = skl_empty_row();
-    for (int64_t i = 0; i < run->shared; i++) run->states[i] = skl_public_state(w, &empty);
+    for (int64_t i = 0; i < run->shared * skl_shared_states(w); i++) run->states[i] = skl_public_state(w, &empty);
     return end;
 }
 
 /* On the calling thread, in the caller's floating-point mode. */
-void skl_exchange_states(struct skl_run *run)
+void skl_exchange_states(struct skl_run *run, int64_t states_of_row)
 {
     const struct skl_shard *shard = &run->work->shard;
     if (run->refused)
         return;
     skl_leave_float_mode(*run->caller_mode);
-    run->refused = shard->exchange(shard->data, run->states, run->shared);
+    run->refused = shard->exchange(shard->data, run->states, run->shared * states_of_row);
     *run->caller_mode = skl_enter_float_mode();
     if (run->refused)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);

@@ -152,7 +152,8 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
-    int64_t states = w->shard.exchange ? plan->block_rows * (int64_t)sizeof(struct skl_state) : 0;
+    int64_t states = w->shard.exchange ? plan->block_rows * skl_shared_states(w) * (int64_t)sizeof(struct skl_state)
+                                       : 0;
     plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
     plan->bytes = (size_t)plan->blocks * plan->block_bytes + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
     return plan->bytes;

@@ -96,6 +96,14 @@ static void task_states(struct skl_worker *w, struct skl_block *block, int64_t p
         skl_write_states(w->run, block, (int)part);
 }
 
+/* After the first sweep: labels, too. */
+static void task_first_states(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    task_states(w, block, part);
+    if (block->labels && part * w->run->plan.kernels->nr < block->n)
+        skl_write_label_states(w->run, block, (int)part);
+}
+
 static void task_finish_second(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     if (part * w->run->plan.kernels->nr < block->n)
@@ -181,13 +189,14 @@ static void do_grads(struct skl_worker *w)
 static void do_sweep(struct skl_worker *w, skl_task *sweep, skl_task *finish)
 {
     struct skl_run *run = w->run;
+    int first = sweep == task_sweep;
     int partial = run->plan.call == SKL_CALL_PARTIAL, shard = run->work->shard.exchange != NULL;
     skl_do_phase(w, run->plan.chunks, sweep);
     if (partial || shard)
-        skl_do_phase(w, run->plan.panels, task_states);
+        skl_do_phase(w, run->plan.panels, first && shard ? task_first_states : task_states);
     if (shard && w->rank == 0) { /* the caller's function meets the caller's tiles */
         skl_leave_unit(w);
-        skl_exchange_states(run);
+        skl_exchange_states(run, first ? skl_shared_states(run->work) : 1);
         skl_enter_unit(w);
     }
     if (shard)

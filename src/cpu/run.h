@@ -14,7 +14,7 @@ struct skl_run {
     struct skl_plan plan;
     struct skl_state *states; /* where rows' states go: skl_partial's, or the block's of a shard, for the others */
     int64_t first_state;      /* the row of the first of them */
-    int64_t shared;           /* on a shard: states that this wave shares with the other shards */
+    int64_t shared;           /* on a shard: rows whose states this wave shares with the other shards */
     int second_sweep_only;    /* skl_partial of a divergence with two sweeps, the LSEs being given */
     struct skl_block *blocks;
     char *scratch; /* [threads][thread_bytes] */
@@ -150,6 +150,8 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
                     int n);
 void skl_finish_details(const struct skl_run *run, const struct skl_block *block, int panel, int i,
                         struct skl_row_result *r);
+/* On a shard: what labels need of all columns, as states of their own. */
+void skl_write_label_states(const struct skl_run *run, const struct skl_block *block, int panel);
 void skl_finish_others(const struct skl_run *run, const struct skl_block *block, int panel, int i,
                        struct skl_row_result *r);
 /* kl_weight divergence + weight ce. */
@@ -164,7 +166,7 @@ void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, i
 
 /* exchange.c: which rows' states meet those of the other shards next, and the meeting. */
 int64_t skl_share_rows(struct skl_run *run);
-void skl_exchange_states(struct skl_run *run);
+void skl_exchange_states(struct skl_run *run, int64_t states_of_row);
 
 /* listed.c: a listed teacher. A panel's lists into entries. Of the n columns from 'first' on that rows of a panel list: their
  * scores into the entries, with -inf in their place, and back; their dz, from the entries. A row's results from those of the

@@ -10,7 +10,7 @@ from typing import Dict, List
 
 import torch
 
-from . import bars, labels, report
+from . import bars, labels, ranks, report
 from .case import DTYPES, Case
 from .labels import Lines
 from .measure import Result, available_memory, exact_gradients, machine
@@ -64,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--peak", type=float, metavar="GF/s", help="FMA peak of these threads (default: asks `streamkl info`)"
     )
+    p.add_argument(
+        "--ranks",
+        type=int,
+        metavar="P",
+        help="a vocabulary split over P processes of one thread against one process with P threads, and four products "
+        "against six, instead",
+    )
     return p
 
 
@@ -87,11 +94,16 @@ def chosen(case: Case, args) -> List[Way]:
 def run(argv: List[str]) -> int:
     p = parser()
     args = p.parse_args(argv)
-    for name in ("seq_lens", "d_models", "vocab", "heads", "threads"):
+    for name in ("seq_lens", "d_models", "vocab", "heads", "threads", "ranks"):
         values = getattr(args, name)
         for value in values if isinstance(values, list) else [values]:
             if value is not None and value < 1:
                 p.error(f"cannot use --{name.replace('_', '-')} {value}: it must be at least 1")
+    if args.ranks and (args.attention or args.bars):
+        p.error("cannot use --ranks with --attention or --bars: it measures a vocabulary")
+    if args.ranks:
+        print(machine())
+        return max(ranks.report(case, args.ranks) for case in cases_of(args))
     if args.threads:
         torch.set_num_threads(args.threads)
     cases = cases_of(args)
