@@ -67,7 +67,7 @@ LABELS = Layout(
 )
 
 # struct skl_shard, to which shard_at points.
-SHARD = Layout("struct_size:N exchange:P data:P rows:q")
+SHARD = Layout("struct_size:N exchange:P data:P rows:q first:q columns:q")
 
 # struct skl_listed, to which listed_at points, as LABELS.
 LISTED_TEACHER = Layout("struct_size:N ids:T logprobs:T tail_logprob:T tail:i listed_reserved:i stored_temperature:d")

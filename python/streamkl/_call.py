@@ -95,11 +95,11 @@ EXCHANGE_ROWS = 512  # as in C: the logits of so many rows are kept while their 
 class _Meetings:
     """shard.exchange for C. What is raised in it ends the call, and is raised again by whoever made the call."""
 
-    def __init__(self, exchange: Exchange, caught: List[BaseException]) -> None:
+    def __init__(self, exchange: Exchange, columns: range, total: int, caught: List[BaseException]) -> None:
         self.exchange, self.caught, self.met = exchange, caught, 0
         self.callback = _c.Exchange(self._meet)
         address = ctypes.cast(self.callback, ctypes.c_void_p).value
-        packed = _c.SHARD.pack(_c.SHARD.size, address or 0, 0, EXCHANGE_ROWS)
+        packed = _c.SHARD.pack(_c.SHARD.size, address or 0, 0, EXCHANGE_ROWS, columns.start, total)
         self.packed = ctypes.create_string_buffer(packed, len(packed))
 
     def _meet(self, _, states: int, rows: int) -> int:
@@ -181,6 +181,8 @@ def value(views: Sequence[View], work: float, options: Options, threads: int, ro
 
 def on_shard(
     exchange: Exchange,
+    columns: range,
+    total: int,
     count: int,
     views: Sequence[View],
     options: Options,
@@ -188,18 +190,18 @@ def on_shard(
     rows: Sequence[View],
     grads: Sequence[View],
 ) -> float:
-    """value_and_grad() of a linear problem of 'count' rows on a shard of the columns. Not watched for Ctrl-C: a rank that
-    stops alone leaves the others waiting; it is noticed at the next exchange."""
-    total, caught = ctypes.c_double(), []  # type: ignore[var-annotated]
-    meetings = _Meetings(exchange, caught)
+    """value_and_grad() of a linear problem of 'count' rows on those columns of 'total'. Not watched for Ctrl-C: a rank
+    that stops alone leaves the others waiting; it is noticed at the next exchange."""
+    value, caught = ctypes.c_double(), []  # type: ignore[var-annotated]
+    meetings = _Meetings(exchange, columns, total, caught)
     problem = _problem(views, options, threads, None, shard=meetings.packed)
-    status = _c.lib.skl_value_and_grad(problem, _outputs(rows, grads, ctypes.addressof(total)))
+    status = _c.lib.skl_value_and_grad(problem, _outputs(rows, grads, ctypes.addressof(value)))
     if caught:
         raise caught[0]
     if status != _c.OK:
         raise error_of(status, options[USE], views)
     meetings.check(count, options)
-    return total.value
+    return value.value
 
 
 def value_and_grad(

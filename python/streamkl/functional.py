@@ -184,8 +184,8 @@ def linear_kl(
     if group is not None or rows is not None or check is not None or spread(x_s, w_s, x_t, w_t, weight, bias_s, bias_t):
         from . import distributed
 
-        tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t)
-        one_process = {"labels": labels is not None, "details": bool(details), "teachers": teachers is not None}
+        tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels)
+        one_process = {"details": bool(details), "teachers": teachers is not None, "mass_ids": mass_ids is not None}
         return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check), one_process)
     if labels is None:
         refuse_without_labels(options)
@@ -280,6 +280,9 @@ def linear_cross_entropy(
     isa: Optional[str] = None,
     workspace_limit: Optional[int] = None,
     skip_below: float = 0.0,
+    group: Any = None,
+    rows: Optional[str] = None,
+    check: Optional[bool] = None,
 ) -> Union[Tensor, Tuple[Tensor, Details]]:
     """Cross-entropy of softmax(x w^T) with labels, straight from hidden states: no [tokens, vocabulary] is stored.
 
@@ -289,33 +292,38 @@ def linear_cross_entropy(
     label_smoothing: as in torch.nn.functional.cross_entropy. z_loss: adds z_loss LSE^2 to a token's loss.
     bias, scale, softcap, columns, reduction, num_items, details, mass_ids: as in linear_kl; details are those of a
         student.
+    group, rows, check: as in linear_kl, w and bias being this rank's part of the vocabulary; labels count all of it.
     """
     if weight is not None and weight.shape == w.shape[:1] and weight.shape != labels.shape:
         raise bad(
             "weight.shape", tuple(weight.shape), "weights of classes are not supported: weight is over the tokens"
         )
-    made = make_options(
-        _c.LINEAR,
-        dict(
-            label_weight=1.0,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            scale_s=scale,
-            softcap_s=softcap,
-            columns=columns,
-            reduction=reduction,
-            num_items=num_items,
-            threads=threads,
-            isa=isa,
-            workspace_limit=workspace_limit,
-            skip_below=skip_below,
-        ),
+    options = dict(
+        label_weight=1.0,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        scale_s=scale,
+        softcap_s=softcap,
+        columns=columns,
+        reduction=reduction,
+        num_items=num_items,
+        threads=threads,
+        isa=isa,
+        workspace_limit=workspace_limit,
+        skip_below=skip_below,
     )
+    if group is not None or rows is not None or check is not None or spread(x, w, weight, bias):
+        from . import distributed
+
+        tensors = dict(x_s=x, w_s=w, x_t=None, w_t=None, weight=weight, bias_s=bias, bias_t=None, labels=labels)
+        one_process = {"details": bool(details), "mass_ids": mass_ids is not None}
+        return distributed.linear(tensors, options, False, distributed.Place(group, rows, check), one_process)
+    made = make_options(_c.LINEAR, options)
     inputs = linear_inputs(x, w, None, None, bias, None, weight, labels, mass_ids)
     names = wanted_rows(details, True, False, mass_ids is not None)
-    loss, rows = _shaped(x, *divergence_of(inputs, made, reduction == "none", names))
-    return (loss, _told(details, rows, inputs, made)) if details else loss
+    loss, told = _shaped(x, *divergence_of(inputs, made, reduction == "none", names))
+    return (loss, _told(details, told, inputs, made)) if details else loss
 
 
 def linear_logsumexp(

@@ -235,3 +235,23 @@ def test_trainers_compute_the_same(setting):
     mask = torch.arange(32)[None] > 10
     theirs, ours = (loss().item() for loss in trainers.ways(setting, x, mask).values())
     assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_ranks(monkeypatch, capsys):
+    """Both promises are printed, with what was measured; how fast two processes are here is not asked."""
+    from streamkl.bench import ranks
+
+    monkeypatch.setattr(ranks, "measure", lambda case, n: (1.0, 1.0, 1.2))
+    assert cli.run(["--ranks", "2", "--seq-lens", "40", "--vocab", "90", "--d-models", "16"]) == 1
+    said = capsys.readouterr().out
+    assert "ok      1.00 of one process's speed, promised 0.90" in said
+    assert "MISSED  1.20 x the speed of six products, promised 1.35" in said
+    with pytest.raises(SystemExit):
+        cli.run(["--ranks", "2", "--attention"])
+
+
+@pytest.mark.long
+def test_ranks_run():
+    from streamkl.bench import ranks
+
+    assert all(seconds > 0 for seconds in ranks.measure(Case(False, 40, 16, 90), 2))

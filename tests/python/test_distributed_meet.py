@@ -17,7 +17,7 @@ ROWS = 1100  # three exchanges of 512 rows
 
 
 def losses(group, divergence, limit_on, cut):
-    """Loss and gradients of this rank, of the whole on one process, calls and bytes, and which of the engine's calls."""
+    """Loss and gradients of this rank and of one process; calls and bytes, and which of the engine's calls."""
     from streamkl import _ops
 
     made, kept = [], {name: getattr(_ops, name) for name in ("on_shard", "backward")}

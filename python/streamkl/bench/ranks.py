@@ -36,11 +36,9 @@ def _best(step: Callable[[], None]) -> float:
 
 def _operands(case: Case, rank: int, ranks: int) -> List[torch.Tensor]:
     """Student and teacher, x_s, w_s, x_t, w_t, with this rank's rows of both W; the student requires grad."""
-    made = torch.Generator().manual_seed(0)
-    shapes = [(case.rows, case.dim), (case.columns, case.dim)] * 2
-    whole = [torch.randn(shape, generator=made) * case.dim**-0.25 for shape in shapes]
-    own = [t.tensor_split(ranks)[rank].clone() if i % 2 else t for i, t in enumerate(whole)]
-    return [t.to(case.torch_dtype).requires_grad_(i < 2) for i, t in enumerate(own)]
+    own = {name: t.detach() for name, t in case.inputs().items()}
+    own.update({name: t.tensor_split(ranks)[rank].clone() for name, t in own.items() if name[0] == "b"})
+    return [t.requires_grad_(name.endswith("s")) for name, t in own.items()]
 
 
 def _step(x: List[torch.Tensor], **options) -> None:

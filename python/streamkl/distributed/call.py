@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import _c, _ops
+from .._details import refuse_without_labels
 from .._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs
 from .._ops import OPERANDS, row_bits
-from .._options import COLUMNS, FIELDS, Options, bad, make_options
+from .._options import COLUMNS, FIELDS, IGNORE_INDEX, Options, bad, make_options
 from . import dtensor
 from .agreement import BY_ROW, Table, agree, alone, say_inputs, say_options, say_sums
 from .autograd import ShardReduced, ShardRows, averaged_by
@@ -79,8 +80,8 @@ def linear(
     place: Place,
     one_process: Mapping[str, bool],
 ) -> Any:
-    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t. one_process: arguments that only a call on one
-    process knows yet, and whether they were given."""
+    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t, labels; x_t, w_t None: no teacher.
+    one_process: arguments that only a call on one process knows yet, and whether they were given."""
 
     def prepare(t: Dict[str, Any], sharded: bool) -> Prepared:
         for name, given in one_process.items():
@@ -88,7 +89,10 @@ def linear(
                 raise TypeError(
                     f"streamkl: cannot use {name}= over a process group: linear_kl has it on one process only"
                 )
-        inputs = linear_inputs(t["x_s"], t["w_s"], t["x_t"], t["w_t"], t["bias_s"], t["bias_t"], t["weight"])
+        inputs = linear_inputs(
+            t["x_s"], t["w_s"], t["x_t"], t["w_t"], t["bias_s"], t["bias_t"], t["weight"], t["labels"]
+        )
+        _check_labels(inputs, options)
         for name in ("key_offset", "key_positions"):
             if getattr(place, name) is not None:
                 raise bad(name, getattr(place, name), "linear_kl has no keys", TypeError)
@@ -99,6 +103,15 @@ def linear(
     shape, found = _run(tensors, dtensor.LINEAR, options, return_lse, place, prepare)
     shaped = [t.reshape(shape) if t.dim() else t for t in found]
     return tuple(shaped) if return_lse else shaped[0]
+
+
+def _check_labels(inputs: Inputs, options: Mapping[str, Any]) -> None:
+    if inputs[_c.LABELS_AT] is None:
+        return refuse_without_labels(options)
+    if options.get("reduction") == "none":
+        raise bad("reduction", "none", "with labels over a process group it must be 'mean' or 'sum'")
+    if inputs[0].device.type != "cpu":
+        raise bad("labels", inputs[0].device, "over a process group only the CPU has them", NotImplementedError)
 
 
 def _flat(t: Optional[Tensor], i: int) -> Optional[Tensor]:
@@ -144,12 +157,15 @@ def _told_runs(place: Place, keys: int) -> Optional[List[Run]]:
 
 def _prepared(use: int, given: Mapping[str, Any], inputs: Inputs, sharded: bool, runs: Optional[List[Run]]) -> Prepared:
     options = make_options(use, given)
-    least = min(inputs[1].shape[-2] if inputs[1].dim() > 1 else 0, inputs[4].shape[-2] if inputs[4].dim() > 1 else 0)
+    heads = [t for t in (inputs[1], inputs[4]) if t is not None]
+    least = min(t.shape[-2] if t.dim() > 1 else 0 for t in heads)
     if least:  # the engine's own checks, of everything but the columns, which it does not see as a whole
-        part = [t if i not in (1, 4) else t[..., :least, :] for i, t in enumerate(inputs[:OPERANDS])]
+        part = [t if i not in (1, 4) or t is None else t[..., :least, :] for i, t in enumerate(inputs[:OPERANDS])]
         part = [t if i not in (2, 5) or t is None else t[:least] for i, t in enumerate(part)]
         _check_bias(inputs)
-        _ops.check_partial([*part, *inputs[OPERANDS:]], local_options(options))
+        part[3:5] = part[3:5] if part[4] is not None else part[:2]  # without a teacher: the student alone
+        rest = [None if i == _c.LABELS_AT else t for i, t in enumerate(inputs)][OPERANDS:]
+        _ops.check_partial([*part, *rest], local_options(options))
     need, wide = gradients_wanted(inputs[:OPERANDS])
     return Prepared(use, options, inputs, given.get("reduction") == "none", sharded, runs, need, wide)
 
@@ -190,7 +206,8 @@ def _run(
             tensors = dtensor.local_tensors(tensors, kind, spread, options.get("columns"))
             sharded = place.rows or spread.rows
             if sharded == "sharded" and spread.average != 1:
-                tensors.update({name: averaged_by(tensors[name], spread.average) for name in kind.rows})
+                given = [name for name in kind.rows if tensors[name] is not None]
+                tensors.update({name: averaged_by(tensors[name], spread.average) for name in given})
         if sharded is not None and sharded not in _ROWS:
             raise bad("rows", sharded, "it must be 'replicated' (None) or 'sharded'")
         if place.check is not None and not isinstance(place.check, bool):
@@ -230,7 +247,9 @@ def _say(made: Prepared, names: Dict[str, str], asks: bool) -> Tuple[Dict[str, f
             batch, heads = made.inputs[_c.INPUTS.index(place)].shape[:2]
             same.update({f"{name}.shape[0]": float(batch), f"{name}.shape[1]": float(heads)})
         same["key_offset or key_positions given"] = float(made.runs is not None)
-    own = {"columns of b_s": float(made.inputs[1].shape[-2]), "columns of b_t": float(made.inputs[4].shape[-2])}
+    b_s, b_t = made.inputs[1], made.inputs[1] if made.inputs[4] is None else made.inputs[4]
+    own = {"columns of b_s": float(b_s.shape[-2]), "columns of b_t": float(b_t.shape[-2])}
+    own.update(zip(_LABELS, _label_range(made)))
     own["workspace_limit"] = float(made.options[FIELDS.index("workspace_limit")])
     own.update({"runs": float(len(made.runs or ())), "start": float(made.runs[0].start if made.runs else 0)})
     (own if made.sharded else same)["number of rows"] = float(made.rows)
@@ -238,6 +257,24 @@ def _say(made: Prepared, names: Dict[str, str], asks: bool) -> Tuple[Dict[str, f
         shared = {place: made.inputs[_c.INPUTS.index(place)] for place in ("a_s", "a_t", *_c.INPUTS[OPERANDS:])}
         own.update(say_sums(names, shared))
     return same, own
+
+
+_LABELS = "least label", "largest label"
+
+
+def _label_range(made: Prepared) -> Tuple[float, float]:
+    """Of labels that are not ignored; (0, 0) where there are none."""
+    labels = made.inputs[_c.LABELS_AT]
+    counted = None if labels is None else labels[labels != made.options[IGNORE_INDEX]]
+    return (0.0, 0.0) if counted is None or not counted.numel() else tuple(float(x) for x in counted.aminmax())
+
+
+def _check_label_range(table: Table, columns: int) -> None:
+    for rank, each in enumerate(zip(*[table[name] for name in _LABELS])):
+        for label in each:
+            if not 0 <= label < max(columns, 1):
+                rule = f"it must be a token of the whole vocabulary, 0 to {columns - 1}, or ignore_index"
+                raise bad(f"labels of rank {rank}", int(label), rule)
 
 
 def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
@@ -253,7 +290,10 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
         if columns > sum(lengths_s):
             raise bad("columns", columns, f"it must be at most {sum(lengths_s)}, the keys of all ranks together")
     positions = _positions(group, made, masks, counts, runs) if masks.by_position else None
-    travel = asked and made.sharded
+    labels = made.inputs[_c.LABELS_AT] is not None
+    if labels:
+        _check_label_range(table, columns)
+    travel = asked and made.sharded and not labels
     if travel:
         total = sum(counts)
         travel = columns_should_travel(made.inputs, total, columns, group.size, made.options, made.need)
@@ -263,7 +303,10 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
         options = with_fields(options, reduction=_c.SUM)
     # Not where a rank's engine may refuse the call after the others have begun it, for want of memory.
     meets = made.use == _c.LINEAR and not travel and made.inputs[0].device.type == "cpu"
-    meets = meets and not any(table["workspace_limit"])
+    limits = table["workspace_limit"]
+    if labels and any(limits):
+        raise bad("workspace_limit", int(max(limits)), "with labels over a process group it must be None on every rank")
+    meets = meets and not any(limits)
     return Shard(group, options, masks, mean, made.sharded, counts, runs, columns, positions, travel, meets)
 
 

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     words: str
 
 
-LINEAR = Kind(("w_s", "w_t", "bias_s", "bias_t"), 0, ("x_s", "x_t"), (), ("weight",), "rows of the vocabulary")
+LINEAR = Kind(("w_s", "w_t", "bias_s", "bias_t"), 0, ("x_s", "x_t"), (), ("weight", "labels"), "rows of the vocabulary")
 ATTENTION = Kind(("k_s", "k_t"), 2, ("q_s", "q_t"), (2,), ("weight", "begin", "end"), "keys")
 
 

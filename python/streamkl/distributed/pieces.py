@@ -16,7 +16,7 @@ from .._options import FIELDS, Options
 
 ROWS_OPERANDS = (0, 3)  # a_s and a_t in _c.OPERANDS; the others belong to the columns
 WIDE = (1 << OPERANDS) - 1  # every gradient in f32
-_NO_MORE = (None,) * (len(_c.INPUTS) - _c.LABELS_AT)  # labels and what follows them
+_NO_MORE = (None,) * (len(_c.INPUTS) - _c.LABELS_AT - 1)  # what follows the labels
 
 
 class Run(NamedTuple):
@@ -62,7 +62,8 @@ def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds, empty
             continue
         first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
         sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
-        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], weight, first, past, *_NO_MORE), here))
+        over_rows = weight, first, past, inputs[_c.LABELS_AT]
+        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], *over_rows, *_NO_MORE), here))
     return pieces
 
 
@@ -93,7 +94,9 @@ def gradients(
 def in_place(pieces: Sequence[Piece], made: Sequence[List[Tensor]], inputs: Inputs, need: int) -> List[Tensor]:
     """The pieces' gradients as those of the shard."""
     wanted = [i for i in range(OPERANDS) if need >> i & 1]
-    if len(pieces) == 1 and pieces[0].at.stop == inputs[1].shape[-2] == inputs[4].shape[-2]:
+    if len(pieces) == 1 and all(
+        t is None or pieces[0].at.stop == t.shape[-2] for t in (inputs[1], inputs[4])
+    ):
         return made[0]
     out = [torch.zeros(inputs[i].shape, dtype=torch.float32, device=inputs[i].device) for i in wanted]
     for piece, grads in zip(pieces, made):

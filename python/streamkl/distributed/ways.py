@@ -116,9 +116,13 @@ class RowsHere(Way):
     def _meeting(self, bits: int, need: int) -> Tuple[Tensor, Dict[str, Tensor], List[Tensor]]:
         """One call of the engine, in which the ranks meet once a block of rows: it keeps the logits meanwhile. Four
         products."""
-        pieces = cut(self.inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds, empty=True)
-        names = names_of(bits)
-        total, *found = _ops.on_shard(self.group.merge_at, *pieces[0].inputs, *self.shard.options, bits, need)
+        (run,), most = self.shard.runs[self.group.rank], self.shard.columns
+        pieces, names = cut(self.inputs, [run], most, self.bounds, empty=True), names_of(bits)
+        start = min(run.start, most)
+        here = range(start, start + run.before(most).length)
+        total, *found = _ops.on_shard(
+            self.group.merge_at, here, most, *pieces[0].inputs, *self.shard.options, bits, need
+        )
         made = in_place(pieces, [found[len(names) :]], self.inputs, need)
         return total, dict(zip(names, found)), self._summed(made, need)
 
