@@ -260,9 +260,11 @@ static double weight_of(const struct kit_listed *f, int64_t i)
 static void add_gradients(struct kit_listed *f, int64_t i, double g, const struct row *w)
 {
     const struct kit_listed_case *c = &f->c;
-    double unit = 3 * 0x1p-24 * (1 + w->largest);
+    /* The tiles of AMX take dz in two parts, of 16 bits together (kit/bounds.c). */
+    int tiles = c->dtype == SKL_BF16 && c->isa == SKL_ISA_AMX;
+    double unit = 3 * 0x1p-24 * (1 + w->largest), part = tiles ? 0x1p-17 : 0;
     for (int64_t j = 0; j < c->cols; j++) {
-        double dx = g * w->dz[j] * w->chain[j], e = unit * fabs(g * w->chain[j]) * w->sensitivity[j];
+        double dx = g * w->dz[j] * w->chain[j], e = unit * fabs(g * w->chain[j]) * w->sensitivity[j] + part * fabs(dx);
         for (int64_t d = 0; d < c->dim; d++) {
             double a = kit_get(&f->p.s.a, i * c->dim + d), b = kit_get(&f->p.s.b, j * c->dim + d);
             f->want[1][i * c->dim + d] += dx * b, f->bound[1][i * c->dim + d] += e * fabs(b);
@@ -312,7 +314,7 @@ static void expect(struct kit_listed *f)
 static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
 {
     const struct kit_listed_case *c = &f->c;
-    int64_t all = c->cols + c->pad, size[5] = {c->rows, c->rows * c->dim, all * c->dim, all, 3 * c->rows};
+    int64_t all = c->cols + c->pad, size[5] = {c->rows, c->rows * c->dim, all * c->dim, all, 4 * c->rows};
     for (int k = 0; k < 5; k++) {
         f->out[k] = f->out[k] ? f->out[k] : room(size[k], 4);
         memset(f->out[k], 0xFF, (size_t)size[k] * 4);
@@ -329,7 +331,8 @@ static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
             value.m_rest = skl_vector(SKL_F32, f->out[4], c->rows),
             value.l_rest = skl_vector(SKL_F32, f->out[4] + c->rows, c->rows);
         if (c->labels)
-            value.l1_s = skl_vector(SKL_F32, f->out[4] + 2 * c->rows, c->rows);
+            value.l1_s = skl_vector(SKL_F32, f->out[4] + 2 * c->rows, c->rows),
+            value.m_s = skl_vector(SKL_F32, f->out[4] + 3 * c->rows, c->rows);
         enum skl_status status = skl_value(&f->p, &value);
         value.value = NULL;
         return status ? status : skl_backward(&f->p, &value, &grads);

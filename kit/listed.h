@@ -5,7 +5,7 @@
  *
  *   the loss of a row     2e-6 |x| + 1e-6, and two roundings of a logit
  *   a row of a gradient   5e-6 of its largest entry, and what one rounding of every logit and its LSE may do to it:
- *                         3 sum_j 2^-24 (1 + largest |z|) sensitivity_j |operand_j|
+ *                         3 sum_j 2^-24 (1 + largest |z|) sensitivity_j |operand_j|; with the tiles of AMX 2^-17 |dx_j operand_j| more
  */
 #ifndef KIT_LISTED_H
 #define KIT_LISTED_H

@@ -568,7 +568,7 @@ static enum skl_status check_saved(const struct skl_outputs *saved, const struct
                 {SKL_ROW_lse_t, !parts && w->form != SKL_FORM_NONE},
                 {skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
                 {SKL_ROW_m_s, skl_tempered(w)}, /* to which l1_s refers */
-                {SKL_ROW_l_s, skl_tempered(w)},
+                {SKL_ROW_l_s, skl_tempered(w) && !listed},
                 {SKL_ROW_l1_s, skl_has_labels(w) && w->temperature != 1},
                 {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
                 {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)},

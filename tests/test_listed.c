@@ -7,7 +7,7 @@ static void random_cases(int kind, int cases)
 {
     for (int n = 0; n < cases; n++) {
         struct kit_listed_case c = kit_random_listed(&test_numbers, kind);
-        for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEON; isa++) {
+        for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEONBF16; isa++) {
             struct kit_random same = test_numbers;
             if (!skl_isa_available((enum skl_isa)isa))
                 continue;

@@ -351,7 +351,7 @@ struct skl_outputs {
     struct skl_tensor rank_s, rank_t;
 
     /* Optional f32 over the rows, of a problem with a listed teacher: the parts of the student's LSE over the columns that are
-     * not listed, as m_s and l_s. Its backward needs them (and not m_s, l_s or lse_s), but for SKL_TAIL_RENORMALISE without
+     * not listed, as m_s and l_s. Its backward needs them (and m_s with l1_s, not l_s or lse_s), but for SKL_TAIL_RENORMALISE without
      * labels. */
     struct skl_tensor m_rest, l_rest;
 };

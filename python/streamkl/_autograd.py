@@ -35,7 +35,7 @@ def saved_rows_of(options: Options, inputs: Sequence) -> int:
 def saved_rows(options: Options, teacher: bool = True, labels: bool = False, listed: bool = False) -> int:
     rows = _LSES if teacher else row_bits("m_rest", "l_rest") if listed else row_bits("m_s", "l_s")
     if labels and options[TEMPERATURE] != 1:
-        rows |= row_bits("l1_s")
+        rows |= row_bits("m_s", "l1_s")
     if not teacher:
         return rows
     if options[DIVERGENCE] in _c.ONE_SWEEP:  # with labels the loss is more than the divergence

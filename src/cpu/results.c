@@ -203,6 +203,14 @@ static double saved_or_0(const struct skl_rows *rows, const int64_t at[3])
     return rows->data ? (double)skl_row_get(rows, at) : 0;
 }
 
+/* l1 of the student, which refers to the m that was saved; a listed teacher's row has its m from scores computed anew. */
+static double saved_l1(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r)
+{
+    double l1 = saved_or_0(&w->result[SKL_ROW_l1_s], at);
+    double m = w->side[w->student].unit * saved_or_0(&w->result[SKL_ROW_m_s], at);
+    return w->listed.given && l1 != 0 ? l1 * exp(w->temperature * (m - r->m[w->student])) : l1;
+}
+
 /* Backward, or the second sweep over a slice: what an earlier call wrote. */
 void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel)
 {
@@ -226,7 +234,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
                 r.c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);
             }
             if (skl_tempered(w))
-                r.l1[w->student] = saved_or_0(&w->result[SKL_ROW_l1_s], at);
+                r.l1[w->student] = saved_l1(w, at, &r);
         }
         set_row(run, block, panel, i, &r);
     }
