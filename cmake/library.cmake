@@ -23,6 +23,7 @@ set(sources
   src/cpu/listed.c
   src/cpu/mixture.c
   src/cpu/plan.c
+  src/cpu/pool.c
   src/cpu/results.c
   src/cpu/run.c
   src/cpu/schedule.c

@@ -111,6 +111,10 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)
         return bad("any_order", p->any_order, "it must be 0 or 1");
+    if (p->reserved_pool)
+        return bad("problem.reserved_pool", p->reserved_pool, "it must be 0");
+    if (p->pool && !p->pool_block)
+        return bad("pool", p->pool, "there is no pool_block");
     if (p->reserved)
         return bad("problem.reserved", p->reserved, "it must be 0");
     return SKL_OK;
@@ -317,6 +321,8 @@ static enum skl_status check_grads(const struct skl_side *s, const struct skl_gr
 static enum skl_status check_columns(const struct skl_problem *p)
 {
     int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.a.data ? p->t.b.shape[p->t.b.ndim - 2] : m_s;
+    if (p->pool_block)
+        return skl_check_pooled(p);
     if (!p->columns && m_s != m_t)
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use columns = 0 with s.b of %lld and t.b of %lld rows: say how many columns are valid",
@@ -448,9 +454,9 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
     if (p->listed)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with a shard: lists need all columns",
                         (const void *)p->listed);
-    if (skl_mixes_heads(p))
+    if (skl_mixes_heads(p) || p->pool_block)
         return skl_fail(SKL_BAD_ARGUMENT,
-                        "cannot use mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
+                        "cannot use pool_block, mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
                         "of the heads of a mixture");
     if (p->progress)
         return skl_fail(SKL_BAD_ARGUMENT,
@@ -676,7 +682,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         TRY(skl_adopt_outputs("saved", saved, &s));
         TRY(take_saved(&p, &s, w));
     }
-    if (skl_mixes_heads(&p))
+    if (skl_mixes_heads(&p) || p.pool_block)
         TRY(skl_check_mixture_outputs(w, partial ? NULL : &o, partial || state));
     TRY(check_doubles("state", state));
     TRY(check_overlap(&p, saved ? &s : NULL, partial ? NULL : &o, state, w->rows));

@@ -101,14 +101,38 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
     return p->lse_t.data ? skl_check_tensor(&p->lse_t, &lse) : SKL_OK;
 }
 
+/* A teacher whose keys are pooled into blocks, the student's keys. */
+enum skl_status skl_check_pooled(const struct skl_problem *p)
+{
+    int64_t keys = p->t.b.shape[2], blocks = p->pool_block > 0 ? (keys + p->pool_block - 1) / p->pool_block : 0;
+    if (p->use != SKL_ATTENTION)
+        FAIL("cannot use pool_block = %lld: only attention has keys to pool", (long long)p->pool_block);
+    if (p->pool_block < 1 || p->pool_block > INT32_MAX)
+        FAIL("cannot use pool_block = %lld: it must be 0 (none) or a number of keys", (long long)p->pool_block);
+    if (p->pool != SKL_POOL_MAX && p->pool != SKL_POOL_SUM)
+        FAIL("cannot use pool = %d: it must be SKL_POOL_MAX or SKL_POOL_SUM", (int)p->pool);
+    if (p->s.a.device != SKL_CPU)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use pool_block on CUDA: pooled targets are for the CPU");
+    if (skl_mixes_heads(p))
+        FAIL("cannot use pool_block = %lld with mixed heads or given LSEs", (long long)p->pool_block);
+    if (p->columns || p->mass_ids.data)
+        FAIL("cannot use %s with pool_block = %lld", p->columns ? "columns" : "mass_ids", (long long)p->pool_block);
+    if (p->s.b.shape[2] != blocks)
+        FAIL("cannot use s.b.shape[2] = %lld: %lld keys of t.b make %lld blocks of %lld", (long long)p->s.b.shape[2],
+             (long long)keys, (long long)blocks, (long long)p->pool_block);
+    return SKL_OK;
+}
+
 /* What a call may ask of such a teacher. */
 enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial)
 {
     if (out && (out->t.a.data || out->t.b.data))
-        FAIL("cannot use %s.data = %p: a teacher of mixed heads or given LSEs gets no gradient",
+        FAIL("cannot use %s.data = %p: a teacher of mixed heads, given LSEs or pooled keys gets no gradient",
              out->t.a.data ? "out.t.a" : "out.t.b", out->t.a.data ? out->t.a.data : out->t.b.data);
     if (partial && w->side[w->student].scorer == SKL_INDEX)
         FAIL("cannot use an indexer with partial rows: it needs all columns");
+    if (partial && w->pool_block)
+        FAIL("cannot use pool_block = %lld with partial rows: their slices may cut a block", (long long)w->pool_block);
     if (partial && w->raw)
         FAIL("cannot use raw_t = 1 with partial rows: their states do not know the sum of t");
     if (partial && skl_wants_head_lses(&w->side[!w->student]))

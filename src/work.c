@@ -155,6 +155,8 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->batch = size[0], w->heads = size[1], w->n = size[2];
     w->rows = size[0] * size[1] * size[2];
     w->columns = p->columns ? p->columns : p->s.b.shape[p->s.b.ndim - 2];
+    w->pool_block = p->pool_block, w->pool = p->pool;
+    w->keys = p->pool_block ? p->t.b.shape[2] : w->columns;
     w->begin = rows_of(p->use == SKL_INDEXER, &p->begin);
     w->end = rows_of(p->use == SKL_INDEXER, &p->end);
     w->weight = rows_of(p->use == SKL_INDEXER, &p->weight);
@@ -169,7 +171,7 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     }
     if (p->num_items > 0)
         w->weight_sum = p->num_items;
-    int64_t widest = w->n + w->columns; /* as good as no limit, and sums with it cannot overflow */
+    int64_t widest = w->n + w->keys; /* as good as no limit, and sums with it cannot overflow */
     w->left = p->window_left < widest ? p->window_left : widest;
     w->right = p->causal ? 0 : p->window_right < widest ? p->window_right : widest;
 }
@@ -205,6 +207,8 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     fill_side(p, &p->s, &w->side[w->student]);
     fill_side(p, &p->t, &w->side[!w->student]);
     fill_mixture(p, w);
+    if (p->pool_block)
+        w->side[!w->student].scorer = SKL_POOLED;
     w->isa = (enum skl_isa)p->isa;
     w->threads = p->threads ? p->threads : skl_max_threads();
     w->limit_is_default = p->workspace_limit == 0;
@@ -255,14 +259,24 @@ void skl_fill_outputs(const struct skl_outputs *o, struct skl_work *w)
 
 /* --------------------------------------------------------------------------------------------------- rows --- */
 
-struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
+struct skl_range skl_row_keys(const struct skl_work *w, const int64_t at[3])
 {
-    struct skl_range r = skl_window(at[2], w->n, w->columns, w->left, w->right);
+    struct skl_range r = skl_window(at[2], w->n, w->keys, w->left, w->right);
     if (w->begin.data)
         r = skl_from(r, *(const int32_t *)skl_row_at(&w->begin, at));
     if (w->end.data)
         r = skl_until(r, *(const int32_t *)skl_row_at(&w->end, at));
     return r;
+}
+
+struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
+{
+    struct skl_range r = skl_row_keys(w, at);
+    if (!w->pool_block)
+        return r;
+    r = skl_until(skl_from(r, 0), w->keys);
+    return r.lo < r.hi ? (struct skl_range){r.lo / w->pool_block, (r.hi - 1) / w->pool_block + 1}
+                       : (struct skl_range){0, 0};
 }
 
 static int lists_something(const struct skl_work *w, const int64_t at[3])

@@ -40,6 +40,7 @@ struct skl_vector_view {
 enum skl_scorer {
     SKL_INNER,   /* x = <a, b> + bias, or its softcap */
     SKL_MIXTURE, /* x = log2 of the mean of the softmaxes of several heads; no gradient */
+    SKL_POOLED,  /* x = largest <a, b> of a block of b's rows, or their LSE; no gradient */
     SKL_INDEX    /* x = sign sum over several heads of w act(<a, b>) */
 };
 
@@ -122,7 +123,9 @@ struct skl_work {
     int grads;               /* bit 0: some gradient of P is wanted; bit 1: of Q */
     int64_t batch, heads, n; /* rows are (b, h, i) with i < n */
     int64_t rows, columns;
-    int64_t left, right; /* window around the diagonal; -1: no limit */
+    int64_t keys, pool_block; /* what ranges count, columns or the keys whose blocks they are; keys in a block */
+    int pool;                 /* enum skl_pool */
+    int64_t left, right;      /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight;
     struct skl_work_labels labels;
     struct skl_row_ids mass_ids;
@@ -309,6 +312,8 @@ static inline int skl_nothing_to_do(const struct skl_work *w)
 }
 
 struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);
+/* The same in keys, where a column is a block of them. */
+struct skl_range skl_row_keys(const struct skl_work *w, const int64_t at[3]);
 
 /* 0 when the row is to be skipped: no weight, or no column, unless other shards have some for it. */
 double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
@@ -328,6 +333,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const
 /* check_mixture.c: is the teacher more than one head for each of the student's? Then its rules. */
 int skl_mixes_heads(const struct skl_problem *p);
 enum skl_status skl_check_indexer(const struct skl_problem *p);
+enum skl_status skl_check_pooled(const struct skl_problem *p);
 enum skl_status skl_check_mixture(const struct skl_problem *p);
 enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
 

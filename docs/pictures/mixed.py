@@ -49,6 +49,29 @@ def indexer() -> None:
     p.write()
 
 
+def pooled() -> None:
+    p = Picture(
+        "pooled",
+        190,
+        "Blocks of keys: block=4",
+        "The teacher's twelve keys make three blocks; each gets the largest logit or the log-sum-exp of its keys, and is one key of the student.",
+    )
+    for i in range(11):
+        p.note(150 + 46 * i + 8 * (i // 4), 52, 40, 28, P, f"z{i}")
+    p.text(24, 71, "teacher's logits", size=12)
+    for c in range(3):
+        x = 150 + 192 * c
+        width = 178 if c < 2 else 132
+        p.note(x, 98, width, 28, PLAIN, "max or LSE")
+        p.arrow((x + width / 2, 80), (x + width / 2, 96))
+        p.note(x, 144, width, 28, Q, f"student's key {c}")
+        p.arrow((x + width / 2, 126), (x + width / 2, 142), both=True)
+    p.text(24, 117, "of the block", size=12)
+    p.text(24, 163, "KL over blocks", size=12)
+    p.write()
+
+
 if __name__ == "__main__":
+    pooled()
     mixed_heads()
     indexer()

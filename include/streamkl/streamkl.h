@@ -137,6 +137,8 @@ enum skl_divergence {
                                 - sum p^alpha q^beta) / (alpha beta); alpha or beta 0: its limit. alpha + beta >= 0.001 */
 };
 
+enum skl_pool { SKL_POOL_MAX = 0, SKL_POOL_SUM = 1 };
+
 enum skl_reduction {
     SKL_MEAN = 0, /* value = sum_i weight[i] loss[i] / sum_i weight[i]; 0 when every weight is 0 */
     SKL_SUM = 1   /* value = sum_i weight[i] loss[i] */
@@ -311,6 +313,14 @@ struct skl_problem {
     int64_t round_dz;
 
     const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end, nor on CUDA */
+
+    /* Attention, on the CPU: the student's keys are blocks of so many keys of the teacher, the last perhaps shorter: s.b has
+     * ceil(M / pool_block) rows. The teacher's logit of a block is that of its largest key, or the LSE of its keys; of those that the
+     * row sees. Masks count the teacher's keys, and a row sees the blocks that hold one that it sees. No gradient of the teacher;
+     * not with columns, partial rows, mixtures and shards. 0: no blocks. */
+    int64_t pool_block;
+    int32_t pool;          /* enum skl_pool */
+    int32_t reserved_pool; /* 0 */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

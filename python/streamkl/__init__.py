@@ -2,7 +2,7 @@
 """streamkl: the divergence between two softmax distributions, and its gradient, without ever storing them.
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
-    indexer_kl                          the loss of an indexer of sparse attention
+    indexer_kl, pooled_attention_kl     what scorers of sparse attention learn from: all heads, blocks of keys
     linear_cross_entropy                the same without a teacher; linear_logsumexp
     linear_topk_kl                      the same with a teacher of lists, ids and log-probabilities
     AttentionKLLoss, LinearKLLoss, LinearTopKKLLoss, LinearCrossEntropyLoss
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp, linear_topk_kl
-    from .indexer import indexer_kl
+    from .indexer import indexer_kl, pooled_attention_kl
     from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
@@ -59,10 +59,12 @@ __all__ = [
     "linear_partial",
     "linear_topk_kl",
     "merge",
+    "pooled_attention_kl",
 ]
 
 _HOMES = {
     "indexer_kl": ".indexer",
+    "pooled_attention_kl": ".indexer",
     "attention_kl": ".functional",
     "linear_cross_entropy": ".functional",
     "linear_kl": ".functional",

@@ -15,6 +15,7 @@ from struct import Struct
 F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR, INDEXER = range(3)
 LISTED = -1  # of this package: LINEAR for C, with a listed teacher
+POOLS = ("max", "sum")  # enum skl_pool
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
 VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
@@ -58,7 +59,8 @@ PROBLEM = Layout(
     "threads:i isa:i workspace_limit:N progress:P progress_data:P skip_below:d "
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
-    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P"
+    "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P "
+    "pool_block:q pool:i reserved_pool:i"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.

@@ -58,6 +58,7 @@ _CALL = (
     "workspace_bytes",
     "reserved",
     "shard_at",
+    "reserved_pool",
     "labels_at",
     "listed_at",
 )
@@ -131,7 +132,7 @@ def _problem(
     """struct skl_problem. views: of _c.INPUTS. threads: how many if the options do not say."""
     shard_at = 0 if shard is None else ctypes.addressof(shard)
     call = (_c.PROBLEM.size, options[THREADS] or threads, progress or 0, 0)
-    call += (stream, workspace, workspace_bytes, 0, shard_at)
+    call += (stream, workspace, workspace_bytes, 0, shard_at, 0)
     values = (*options, *[one or _c.NOTHING for one in views], *call)
     pointed = (
         _pointed(_c.LABELS, _LABELS, views, values),

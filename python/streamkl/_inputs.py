@@ -68,7 +68,7 @@ def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
     for name, t in (("q_t", q_t), ("k_t", k_t)):
         if torch.is_grad_enabled() and t.requires_grad:
             raise bad(
-                f"{name}.requires_grad", True, "a teacher of mixed heads or given LSEs gets no gradient: detach() it"
+                f"{name}.requires_grad", True, "this teacher gets no gradient: detach() it"
             )
 
 

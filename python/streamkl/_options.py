@@ -314,6 +314,7 @@ _TYPES = {
     for name, option in table.items()
     for field in option.fields or (name,)
 }
+_TYPES.update(pool_block="SymInt", pool="int")  # of pooled_attention_kl alone: make_options() takes them by themselves
 # The options as they go to the torch operators and to C: one number for each of these fields, in C's order.
 FIELDS: List[str] = [
     name for name in (*_c.PROBLEM.names, *_c.LABELS.names, *_c.LISTED_TEACHER.names) if name == "use" or name in _TYPES
@@ -335,7 +336,8 @@ _PLACES = {use: {name: (_place(name, x), x.check) for name, x in table.items()} 
 
 
 def _defaults(use: int) -> Options:
-    made: List[Any] = [_c.LINEAR if use == _c.LISTED else use] * len(FIELDS)
+    made: List[Any] = [0] * len(FIELDS)
+    made[USE] = _c.LINEAR if use == _c.LISTED else use
     for table in _TABLES.values():  # also the other loss's options: C wants a number for every field
         for name, option in table.items():
             made[_place(name, option)] = option.check(name, option.default)
@@ -345,8 +347,22 @@ def _defaults(use: int) -> Options:
 _DEFAULTS = {use: _defaults(use) for use in _KINDS}
 
 
-def make_options(use: int, given: Mapping[str, Any]) -> Options:
-    """The values of FIELDS, from options as people write them. What is not given costs nothing."""
+def pooling(block: object, pool: object) -> Dict[str, int]:
+    """The fields of pooled keys."""
+    number = _whole("block", block, "it must be a number of keys")
+    if not 1 <= number < 2**31:
+        raise bad("block", block, "it must be at least 1")
+    return {"pool_block": number, "pool": _c.POOLS.index(_choice("pool", pool, _c.POOLS))}
+
+
+def make_options(use: int, given: Mapping[str, Any], **fields: int) -> Options:
+    """The values of FIELDS, from options as people write them, and fields that are no options. What is not given costs
+    nothing."""
+    if fields:
+        made = list(make_options(use, given))
+        for name, value in fields.items():
+            made[FIELDS.index(name)] = value
+        return tuple(made)
     if not given:
         return _DEFAULTS[use]
     made, places = list(_DEFAULTS[use]), _PLACES[use]

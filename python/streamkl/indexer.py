@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss that trains an indexer of sparse attention, for torch tensors."""
+"""The losses that train the scorers of sparse attention, for torch tensors: indexers, and gates over blocks of keys."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
 from . import _c
 from ._details import make_details, wanted_rows
-from ._inputs import indexer_inputs, refuse_teacher_gradient
+from ._inputs import attention_inputs, indexer_inputs, refuse_teacher_gradient
 from ._ops import OPERANDS
-from ._options import bad, make_options
+from ._options import AttentionOptions, bad, make_options, pooling
 from .functional import Details, divergence_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _NOT_YET = "indexer_kl does not take it yet"
 
@@ -87,3 +90,34 @@ def indexer_kl(
     refuse_teacher_gradient(q_t, k_t)
     loss, told = divergence_of(inputs, made, reduction == "none", wanted_rows(details, False))
     return (loss, make_details(details, told, inputs[OPERANDS], None)) if details else loss
+
+
+def pooled_attention_kl(
+    q_s: Tensor,
+    k_s: Tensor,
+    q_t: Tensor,
+    k_t: Tensor,
+    *,
+    block: int,
+    pool: str = "max",
+    weight: Optional[Tensor] = None,
+    begin: Optional[Tensor] = None,
+    end: Optional[Tensor] = None,
+    **options: Unpack[AttentionOptions],
+) -> Tensor:
+    """Divergence from a teacher's attention, pooled over blocks of keys, to a student whose keys are these blocks
+    (SeerAttention's gates), per (batch, head, query).
+
+    q_s [B, H, N, Ds], k_s [B, Hs, ceil(M / block), Ds]: the student, one key for each block of 'block' keys of the teacher;
+        the last may be shorter. q_t [B, H, N, Dt], k_t [B, Ht, M, Dt]: the teacher, which gets no gradient: pass it detached.
+    pool: the teacher's logit of a block is the largest of its keys' logits ("max"), or their log-sum-exp ("sum"): the softmax
+        over the blocks is then the block's largest probability, or its sum, divided by the sum over the blocks.
+    causal, window, begin, end: as in attention_kl, and they count the teacher's keys. A query sees the blocks that hold a
+        key that it sees; keys of them that it does not see are left out.
+    weight, divergence, reduction, scale_s, scale_t, softcap_s, softcap_t, threads, ..: as in attention_kl; not columns,
+        mix_t and normalise_t. On the CPU; CUDA tensors are refused.
+    """
+    made = make_options(_c.ATTENTION, options, **pooling(block, pool))
+    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end)
+    refuse_teacher_gradient(q_t, k_t)
+    return divergence_of(inputs, made, options.get("reduction") == "none", ())[0]

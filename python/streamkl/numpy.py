@@ -25,6 +25,7 @@ from ._options import (
     Options,
     bad,
     make_options,
+    pooling,
     show_options,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "linear_partial",
     "linear_topk_kl",
     "merge",
+    "pooled_attention_kl",
 ]
 
 
@@ -84,6 +86,25 @@ def attention_kl(
     """
     call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
     return _divergence(call, _c.ATTENTION, options, return_lse, grads)
+
+
+def pooled_attention_kl(
+    q_s: Array,
+    k_s: Array,
+    q_t: Array,
+    k_t: Array,
+    *,
+    block: int,
+    pool: str = "max",
+    weight: Optional[Array] = None,
+    begin: Optional[Array] = None,
+    end: Optional[Array] = None,
+    grads: Sequence[str] = (),
+    **options: Unpack[AttentionOptions],
+) -> Result:
+    """streamkl.pooled_attention_kl for arrays. grads: of "q_s" and "k_s"."""
+    call = _attention(q_s, k_s, q_t, k_t, weight, begin, end)
+    return _divergence(call, _c.ATTENTION, options, False, grads, fields=pooling(block, pool))
 
 
 def indexer_kl(
@@ -197,8 +218,9 @@ def _divergence(
     details: Sequence[str] = (),
     teacher: bool = True,
     listed: bool = False,
+    fields: Mapping[str, int] = {},
 ) -> Result:
-    options = make_options(use, given)
+    options = make_options(use, given, **fields)
     check_grads(grads, call.operands)
     told = (
         ("lse_s", "lse_t")

@@ -190,6 +190,10 @@ struct skl_kernels {
     /* A mixture of heads: t (+)= share 2^{unit (x - m)}, of nr rows m and share; t = log2 t, -inf where t is 0. */
     void (*mix)(int n, const float *x, float unit, const float *m, const float *share, int add, float *t);
     void (*log2)(int n, float *t);
+    /* One column's keys x[0 .. n-1] into its running maximum m and, unless it is NULL, the sum l of 2^{unit (x - m)}, of nr rows;
+     * then m += log2(l) / unit of n columns. */
+    void (*pool)(int n, const float *x, float unit, float *m, float *l);
+    void (*pooled)(int n, float unit, const float *l, float *m);
     /* An indexer's head, w of nr rows: y (+)= w act(x), act being ReLU or the identity; then dx = dy w act'(x) over x, and
      * dw += sum_j dy act(x). */
     void (*index)(int n, const float *x, const float *w, int identity, int add, float *y);

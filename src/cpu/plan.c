@@ -61,7 +61,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         int64_t packs = skl_packs(s);
         block->panel[i] = swept ? take(memory, &at, plan->panels * packs * products->panel_bytes(s->dim)) : NULL;
         block->dw[i] = s->grad_w.data ? take(memory, &at, 8 * plan->chunks * packs * rows) : NULL;
-        block->mix[i] = s->scorer != SKL_INNER
+        block->mix[i] = s->scorer == SKL_MIXTURE || s->scorer == SKL_INDEX
                             ? take(memory, &at, (int64_t)sizeof **block->mix * plan->panels * s->members)
                             : NULL;
         block->pack[i] = swept && s->grad_b.data
@@ -130,6 +130,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         scratch->live[i] = grad && plan->by_tile ? take(memory, &at, SKL_STRIPS_MAX * plan->panels) : NULL;
         scratch->entries[i] = grad ? take(memory, &at, 4 * SKL_BK * plan->panels) : NULL;
     }
+    int sums = w->pool_block && w->pool == SKL_POOL_SUM;
+    scratch->pool_l = sums ? take(memory, &at, tile * plan->panels) : NULL;
     scratch->of_head = mixes ? take(memory, &at, plan->whole && !index ? tile : tile * plan->panels) : NULL;
     if (plan->by_tile && w->skip_below > 0) {
         int64_t entries = (int64_t)SKL_BK * plan->block_rows / SKL_LISTED;

@@ -118,6 +118,7 @@ struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
     void *columns[2];        /* a pack of a tile of columns */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
+    float *pool_l;           /* [panels][SKL_BK][nr]: sums of a tile of pooled blocks */
     float *of_head;          /* the same, of one head of a mixture */
     float *tempered;         /* [SKL_BK][nr]: what labels add to dz at temperature 1 */
     float *capped[2];        /* [SKL_BK][nr]: logits for the softcap's derivative */

@@ -132,6 +132,10 @@ enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *w, stru
 /* Runs what run->plan says, after the heads' LSEs. */
 enum skl_status skl_run_call(struct skl_run *run);
 
+/* pool.c: scores of a tile of blocks of keys, for all panels. */
+void skl_score_pooled(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
+                      int64_t panel_stride);
+
 /* index.c: an indexer's weights for the rows of a panel; the gradients of its heads from dz of a tile; and their weights'. */
 void skl_set_weights(const struct skl_run *run, struct skl_block *block, int side, int panel);
 void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, int side,

@@ -151,6 +151,8 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         if (s->dim && run->plan.one_panel)
             columns[side] = skl_fetch_columns(run, block, side, s->member, tile, 0, (int)s->dim,
                                               w->scratch.columns[side]);
+        else if (s->scorer == SKL_POOLED)
+            skl_score_pooled(w, block, side, tile, y[side], panel_stride);
         else if (s->scorer != SKL_INNER)
             skl_score_heads(w, block, side, tile, y[side], panel_stride);
         else

@@ -18,6 +18,7 @@
 #include "gather.h"
 #include "mixture.h"
 #include "index.h"
+#include "pool.h"
 #include "shape.h"
 
 /* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
@@ -83,6 +84,8 @@ const struct skl_kernels KERNELS = {
     .add_tile = add_tile,
     .mix = mix,
     .log2 = log2_tile,
+    .pool = pool_tile,
+    .pooled = pooled_tile,
     .index = index_tile,
     .index_back = index_back,
     .dot = dot,
