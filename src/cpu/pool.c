@@ -63,7 +63,7 @@ static void score_keys(const struct skl_worker *w, const struct skl_block *block
     for (int64_t d0 = 0; d0 < s->dim; d0 += products->kc) {
         int k = s->dim - d0 < products->kc ? (int)(s->dim - d0) : products->kc, more = s->dim - d0 > k;
         const char *b = (const char *)skl_operand_at(&s->b, batch, head, key) + d0 * skl_size_of(s->b.dtype);
-        struct skl_columns columns = products->columns(n, k, b, s->b.dtype, s->b.stride[2], 0, w->scratch.columns[0]);
+        struct skl_columns columns = products->columns(n, k, b, s->b.dtype, s->b.stride[2], w->scratch.columns[0]);
         for (int panel = 0; panel < skl_panels_in_use(run, block); panel++) {
             const char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
             float *x = w->scratch.of_head + panel * x_stride;
