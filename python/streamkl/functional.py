@@ -233,7 +233,7 @@ def linear_topk_kl(
     ids [..., K]: integers, columns in any order; -1 is an empty slot, and an id that comes twice has the sum of its masses.
     logprobs [..., K]: logarithms of the teacher's probabilities there. K up to V; a token whose list is empty is as a
         token without vocabulary: loss 0, no gradient.
-    tail_logprob [...]: logarithm of the mass that is not listed, which topk_of returns; None is log(1 - sum).
+    tail_logprob [...]: logarithm of the mass that is not listed; None is log(1 - sum).
     tail: what becomes of the ids that are not listed. "bucket": they are one more category, of the mass that is missing to
         1 (none if the listed masses sum to 1 or a little more); "renormalise": they do not exist, both distributions are
         over the list alone, and only K dot products a token are needed; "zero": sum of p log(p / q) over the list, p as it
