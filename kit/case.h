@@ -30,6 +30,7 @@ struct kit_case {
     int causal;
     int64_t left, right;
     int ranges; /* random begin and end, some empty, some out of range */
+    int packed; /* so many sequences of random lengths, 0 among them, in the one batch; 0: not packed */
     int weights, layout;
     int place; /* enum kit_place */
     unsigned grads;

@@ -129,6 +129,23 @@ static void build_mass_ids(struct kit_fixture *f)
         kit_set(&f->p.mass_ids, i, (double)kit_between(f->random, -1, f->c.cols - 1));
 }
 
+/* Offsets of packed sequences, sorted random numbers: some of them are equal. */
+static struct skl_tensor build_offsets(struct kit_fixture *f, int input, int64_t total)
+{
+    int64_t n = f->c.packed + 1, before = 0;
+    f->in[input] = kit_tensor(f->memory, SKL_I32, 1, &n, 0, f->c.layout == KIT_BROADCAST ? KIT_GAPS : f->c.layout,
+                              f->c.place);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t left = n - 1 - i, most = left ? before + 2 * (total - before) / (left + 1) : total;
+        before = i == 0                     ? 0
+                 : left == 0                ? total
+                 : kit_chance(f->random, 4) ? before
+                                            : kit_between(f->random, before, most);
+        kit_set(&f->in[input].t, i, (double)before);
+    }
+    return f->in[input].t;
+}
+
 uint64_t kit_checksum(const struct kit_fixture *f)
 {
     uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
@@ -155,6 +172,10 @@ static void build_problem(struct kit_fixture *f)
     if (c->ranges) {
         f->p.begin = build_rows(f, KIT_INPUT_BEGIN, SKL_I32, random_begin);
         f->p.end = build_rows(f, KIT_INPUT_END, SKL_I32, random_end);
+    }
+    if (c->packed) {
+        f->p.cu_seqlens_q = build_offsets(f, KIT_INPUT_CU_Q, c->rows);
+        f->p.cu_seqlens_k = build_offsets(f, KIT_INPUT_CU_K, c->cols);
     }
     if (c->weights)
         f->p.weight = build_rows(f, KIT_INPUT_WEIGHT, SKL_F32, random_weight);
@@ -239,8 +260,9 @@ struct skl_problem kit_problem(const struct kit_fixture *f)
     if (!f->memory->device)
         return p;
     struct skl_tensor labels,
-        *each[KIT_INPUTS] = {&p.s.a, &p.s.b,    &p.s.bias, &p.t.a,      &p.t.b,  &p.t.bias,  &p.begin,
-                             &p.end, &p.weight, &p.lse_t,  &p.head_map, &labels, &p.mass_ids};
+        *each[KIT_INPUTS] = {&p.s.a,      &p.s.b,   &p.s.bias,   &p.t.a,          &p.t.b,
+                             &p.t.bias,   &p.begin, &p.end,      &p.weight,       &p.lse_t,
+                             &p.head_map, &labels,  &p.mass_ids, &p.cu_seqlens_q, &p.cu_seqlens_k};
     for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
     if (f->c.alone)
         memset(&p.t, 0, sizeof p.t);

@@ -23,6 +23,8 @@ enum kit_input {
     KIT_INPUT_MAP,
     KIT_INPUT_LABELS,
     KIT_INPUT_MASS,
+    KIT_INPUT_CU_Q,
+    KIT_INPUT_CU_K,
     KIT_INPUTS
 };
 

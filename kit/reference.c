@@ -54,13 +54,27 @@ int64_t skl_reference_columns(const struct skl_problem *p)
     return p->columns > 0 ? p->columns : height(&p->s);
 }
 
+static int64_t offset(const struct skl_tensor *t, int64_t i)
+{
+    return (int64_t)kit_element(t, i * t->stride[0]);
+}
+
 void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, int64_t *hi)
 {
-    int64_t columns = skl_reference_columns(p);
+    int64_t columns = skl_reference_columns(p), query = 0, queries = 0, first = 0;
+    if (p->use == SKL_ATTENTION)
+        queries = p->s.a.shape[2], query = row % queries;
+    if (p->cu_seqlens_q.data) { /* of the row's own sequence; its columns are counted from 0 until the end */
+        int64_t k = 0;
+        while (offset(&p->cu_seqlens_q, k + 1) <= query) k++;
+        query -= offset(&p->cu_seqlens_q, k);
+        queries = offset(&p->cu_seqlens_q, k + 1) - offset(&p->cu_seqlens_q, k);
+        first = offset(&p->cu_seqlens_k, k);
+        columns = offset(&p->cu_seqlens_k, k + 1) - first;
+    }
     *lo = 0, *hi = columns;
     if (p->use == SKL_ATTENTION) {
-        int64_t queries = p->s.a.shape[2];
-        int64_t diagonal = row % queries + columns - queries;
+        int64_t diagonal = query + columns - queries;
         if (p->causal && *hi > diagonal + 1)
             *hi = diagonal + 1;
         if (p->window_left >= 0 && diagonal - *lo > p->window_left)
@@ -76,6 +90,7 @@ void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, 
         int64_t end = (int64_t)of_row(p, &p->end, row);
         *hi = *hi < end ? *hi : end;
     }
+    *lo += first, *hi += first;
 }
 
 /* Without weights, a row whose label is ignored takes no part. */

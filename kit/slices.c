@@ -39,6 +39,7 @@ void kit_cut(const struct kit_fixture *f, int64_t first, int64_t last, struct ki
     p->s.b = kit_slice(p->s.b, first, n_s), p->s.bias = kit_slice(p->s.bias, first, n_s);
     p->t.b = kit_slice(p->t.b, first, n_t), p->t.bias = kit_slice(p->t.bias, first, n_t);
     p->causal = 0, p->window_left = p->window_right = -1;
+    p->cu_seqlens_q = p->cu_seqlens_k = (struct skl_tensor){0};
     s->begin = kit_tensor(f->memory, SKL_I32, a->ndim - 1, a->shape, 0, layout, f->c.place);
     s->end = kit_tensor(f->memory, SKL_I32, a->ndim - 1, a->shape, 0, layout, f->c.place);
     for (int64_t i = 0; i < rows; i++) {

@@ -158,7 +158,7 @@ static const char *lacking(const struct skl_problem *p, int i)
     return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
 
-enum { INPUTS = 16, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { INPUTS = 18, ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
 
 static const struct skl_tensor *row_result(const struct skl_outputs *o, int i)
 {
@@ -183,7 +183,9 @@ static int name_inputs(const struct skl_problem *p, struct named to[INPUTS])
                                       {"head_map", &p->head_map},
                                       {"listed.ids", p->listed ? &p->listed->ids : &not_given},
                                       {"listed.logprobs", p->listed ? &p->listed->logprobs : &not_given},
-                                      {"listed.tail_logprob", p->listed ? &p->listed->tail_logprob : &not_given}};
+                                      {"listed.tail_logprob", p->listed ? &p->listed->tail_logprob : &not_given},
+                                      {"cu_seqlens_q", &p->cu_seqlens_q},
+                                      {"cu_seqlens_k", &p->cu_seqlens_k}};
     memcpy(to, all, sizeof all);
     return INPUTS;
 }
@@ -458,6 +460,8 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use pool_block, mix_t, head_map, lse_t or raw_t with a shard: a state knows nothing "
                         "of the heads of a mixture");
+    if (p->cu_seqlens_q.data)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q with a shard: begin and end say the same");
     if (p->progress)
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use progress with a shard: who stops alone leaves the others waiting. "
@@ -466,6 +470,52 @@ static enum skl_status check_shard(enum skl_call call, const struct skl_problem 
         return skl_fail(SKL_UNSUPPORTED, "cannot use shard on CUDA: it would wait for the device. Use skl_partial, a "
                                          "collective on the stream, skl_finish and skl_backward");
     return SKL_OK;
+}
+
+/* Offsets of packed sequences: from 0 to 'total', never less than the one before. */
+static enum skl_status check_offsets(const char *name, const struct skl_tensor *t, int64_t entries, int64_t total,
+                                     const char *of)
+{
+    struct skl_rule rule = {name, 1, 1 << SKL_I32, &entries, 0, 0};
+    TRY(skl_check_tensor(t, &rule));
+    if (t->shape[0] < 1)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[0] = 0: it must be the number of sequences, and 1",
+                        name);
+    int64_t last = t->shape[0] - 1, before = 0;
+    for (int64_t i = 0; i <= last; i++) {
+        int64_t x = ((const int32_t *)t->data)[i * t->stride[0]];
+        if (i == 0 ? x != 0 : x < before)
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s[%lld] = %lld: %s %lld", name, (long long)i, (long long)x,
+                            i == 0 ? "the first sequence must begin at" : "it must not be below the one before,",
+                            (long long)before);
+        if (x > total || (i == last && x != total))
+            return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s[%lld] = %lld: %s %s, %lld", name, (long long)i,
+                            (long long)x, i == last ? "the last must be the number of" : "it is beyond the end of the",
+                            of, (long long)total);
+        before = x;
+    }
+    return SKL_OK;
+}
+
+static enum skl_status check_packed(const struct skl_problem *p)
+{
+    const struct skl_tensor *q = &p->cu_seqlens_q, *k = &p->cu_seqlens_k;
+    if (!q->data && !k->data)
+        return SKL_OK;
+    if (!q->data || !k->data)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_%s without cu_seqlens_%s: give both",
+                        q->data ? "q" : "k", q->data ? "k" : "q");
+    if (p->use != SKL_ATTENTION)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q.data = %p: packed sequences are for attention",
+                        q->data);
+    if (p->s.a.device != SKL_CPU)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use cu_seqlens_q on CUDA: only the CPU has packed sequences");
+    if (p->pool_block)
+        return bad("pool_block", p->pool_block, "blocks of keys are not for packed sequences");
+    if (p->s.a.shape[0] != 1)
+        return bad("s.a.shape[0]", p->s.a.shape[0], "packed sequences are in one batch");
+    TRY(check_offsets("cu_seqlens_q", q, -1, p->s.a.shape[2], "rows"));
+    return check_offsets("cu_seqlens_k", k, q->shape[0], p->columns ? p->columns : p->s.b.shape[2], "columns");
 }
 
 static enum skl_status check_problem(const struct skl_problem *p)
@@ -487,6 +537,7 @@ static enum skl_status check_problem(const struct skl_problem *p)
     if (p->mass_ids.data)
         TRY(check_mass_ids(p));
     TRY(check_devices(p, inputs, name_inputs(p, inputs)));
+    TRY(check_packed(p));
     return check_workspace(p);
 }
 

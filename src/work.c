@@ -157,6 +157,9 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     w->columns = p->columns ? p->columns : p->s.b.shape[p->s.b.ndim - 2];
     w->pool_block = p->pool_block, w->pool = p->pool;
     w->keys = p->pool_block ? p->t.b.shape[2] : w->columns;
+    w->cu_q = vector_view(&p->cu_seqlens_q), w->cu_k = vector_view(&p->cu_seqlens_k);
+    w->sequences = p->cu_seqlens_q.data ? p->cu_seqlens_q.shape[0] - 1 : 0;
+    w->segments = !w->attention ? 1 : (p->cu_seqlens_q.data ? w->sequences : w->batch) * w->heads;
     w->begin = rows_of(p->use == SKL_INDEXER, &p->begin);
     w->end = rows_of(p->use == SKL_INDEXER, &p->end);
     w->weight = rows_of(p->use == SKL_INDEXER, &p->weight);
@@ -259,9 +262,40 @@ void skl_fill_outputs(const struct skl_outputs *o, struct skl_work *w)
 
 /* --------------------------------------------------------------------------------------------------- rows --- */
 
-struct skl_range skl_row_keys(const struct skl_work *w, const int64_t at[3])
+static int64_t offset_at(const struct skl_vector_view *v, int64_t i)
 {
-    struct skl_range r = skl_window(at[2], w->n, w->keys, w->left, w->right);
+    return ((const int32_t *)v->data)[i * v->stride];
+}
+
+struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k)
+{
+    if (!w->attention)
+        return (struct skl_segment){.rows = w->rows, .columns = w->columns};
+    int64_t part = k / w->heads, head = k % w->heads; /* part: the batch, or the packed sequence */
+    if (!w->cu_q.data)
+        return (struct skl_segment){k * w->n, w->n, 0, w->columns, part, head};
+    int64_t row = offset_at(&w->cu_q, part), column = offset_at(&w->cu_k, part);
+    return (struct skl_segment){.row = head * w->n + row,
+                                .rows = offset_at(&w->cu_q, part + 1) - row,
+                                .column = column,
+                                .columns = offset_at(&w->cu_k, part + 1) - column,
+                                .head = head};
+}
+
+double skl_elements(const struct skl_work *w)
+{
+    double sum = 0;
+    for (int64_t k = 0; w->sequences && k < w->segments; k++) {
+        struct skl_segment s = skl_segment_at(w, k);
+        sum += (double)s.rows * (double)s.columns;
+    }
+    return w->sequences ? sum : (double)w->rows * (double)w->columns;
+}
+
+struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3])
+{
+    int64_t i = w->attention ? at[2] - s->row % w->n : 0; /* linear has no windows */
+    struct skl_range r = skl_window(i, s->rows, w->pool_block ? w->keys : s->columns, w->left, w->right);
     if (w->begin.data)
         r = skl_from(r, *(const int32_t *)skl_row_at(&w->begin, at));
     if (w->end.data)
@@ -269,9 +303,9 @@ struct skl_range skl_row_keys(const struct skl_work *w, const int64_t at[3])
     return r;
 }
 
-struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3])
+struct skl_range skl_row_range(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3])
 {
-    struct skl_range r = skl_row_keys(w, at);
+    struct skl_range r = skl_row_keys(w, s, at);
     if (!w->pool_block)
         return r;
     r = skl_until(skl_from(r, 0), w->keys);
@@ -287,10 +321,9 @@ static int lists_something(const struct skl_work *w, const int64_t at[3])
     return 0;
 }
 
-double skl_row_weight(const struct skl_work *w, const int64_t at[3])
+double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3])
 {
-    struct skl_range r = skl_row_range(w, at);
-    if ((r.lo >= r.hi && !w->shard.exchange) || (w->listed.given && !lists_something(w, at)))
+    if ((seen.lo >= seen.hi && !w->shard.exchange) || (w->listed.given && !lists_something(w, at)))
         return 0;
     return given_weight(w, at);
 }

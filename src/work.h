@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The work of one call after every check has passed: defaults filled in, shapes normalised, sides put in the order of
- * KL(P || Q). Attention has batch x heads problems of n rows; linear is one problem whose rows have up to three
- * indices.
+ * KL(P || Q). Attention has batch x heads problems of n rows, packed attention sequences x heads of as many rows as the
+ * sequence has; linear is one problem whose rows have up to three indices. Each of these problems is a segment.
  */
 #ifndef SKL_WORK_H
 #define SKL_WORK_H
@@ -70,6 +70,13 @@ struct skl_work_side {
     double chain; /* d z / d <a, b> = chain (times 1 - tanh^2) */
 };
 
+/* Rows row .. row + rows - 1, which see columns column .. column + columns - 1 of the same b. Ranges of a row and the
+ * executor's tiles count from 'column'. */
+struct skl_segment {
+    int64_t row, rows, column, columns;
+    int64_t batch, head; /* attention: whose they are */
+};
+
 /* What a problem must have for a row result. */
 enum skl_need {
     SKL_NEEDS_TEACHER = 1,
@@ -125,7 +132,10 @@ struct skl_work {
     int64_t rows, columns;
     int64_t keys, pool_block; /* what ranges count, columns or the keys whose blocks they are; keys in a block */
     int pool;                 /* enum skl_pool */
-    int64_t left, right;      /* window around the diagonal; -1: no limit */
+    int64_t sequences;        /* packed attention: how many; 0: not packed */
+    struct skl_vector_view cu_q, cu_k; /* packed: where each begins, and where the last ends */
+    int64_t segments;
+    int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight;
     struct skl_work_labels labels;
     struct skl_row_ids mass_ids;
@@ -311,12 +321,19 @@ static inline int skl_nothing_to_do(const struct skl_work *w)
     return w->rows == 0 || (w->columns == 0 && !w->shard.exchange);
 }
 
-struct skl_range skl_row_range(const struct skl_work *w, const int64_t at[3]);
-/* The same in keys, where a column is a block of them. */
-struct skl_range skl_row_keys(const struct skl_work *w, const int64_t at[3]);
+/* Segment k. Those of a sequence or batch are neighbours, in the order of their heads. */
+struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k);
 
-/* 0 when the row is to be skipped: no weight, or no column, unless other shards have some for it. */
-double skl_row_weight(const struct skl_work *w, const int64_t at[3]);
+/* Rows times columns, of all segments. */
+double skl_elements(const struct skl_work *w);
+
+/* What a row of the segment sees, counted from the segment's first column. */
+struct skl_range skl_row_range(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3]);
+/* The same in keys, where a column is a block of them. */
+struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3]);
+
+/* 0 when the row is to be skipped: no weight, nothing listed, or no column, unless other shards have some for it. */
+double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3]);
 
 /* The row's results to where the caller wants them. */
 void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r);

@@ -321,6 +321,13 @@ struct skl_problem {
     int64_t pool_block;
     int32_t pool;          /* enum skl_pool */
     int32_t reserved_pool; /* 0 */
+
+    /* Packed sequences of attention, one after the other in the rows and in the columns of one batch (B = 1): optional i32
+     * [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which see columns
+     * cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of rows or columns. N
+     * and M of 'causal' and of the windows are those of the sequence, and begin and end count from its first column. Not on
+     * CUDA. */
+    struct skl_tensor cu_seqlens_q, cu_seqlens_k;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

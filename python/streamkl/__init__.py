@@ -10,6 +10,8 @@
     compress_head                       a teacher's head of low rank
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
+    ranges_from_mask, cu_seqlens_from_position_ids
+                                        masks and packed sequences, from what other libraries have
     streamkl.distributed                the losses over process groups (group=, DTensors); averaged() for DDP
     streamkl.trl, .liger, .verl, .nemo_rl
                                         the same in TRL's trainers, by Liger's names, in verl and NeMo-RL
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
+    from .ranges import cu_seqlens_from_position_ids, ranges_from_mask
 
 __version__ = _version()
 __all__ = [
@@ -50,6 +53,7 @@ __all__ = [
     "attention_partial",
     "compare",
     "compress_head",
+    "cu_seqlens_from_position_ids",
     "finish",
     "indexer_kl",
     "linear_backward",
@@ -60,6 +64,7 @@ __all__ = [
     "linear_topk_kl",
     "merge",
     "pooled_attention_kl",
+    "ranges_from_mask",
 ]
 
 _HOMES = {
@@ -83,6 +88,8 @@ _HOMES = {
     "linear_backward": ".partial",
     "linear_partial": ".partial",
     "merge": ".partial",
+    "cu_seqlens_from_position_ids": ".ranges",
+    "ranges_from_mask": ".ranges",
 }
 # streamkl.verl changes verl when it is imported: only an import of its own does that.
 _ROOMS = (

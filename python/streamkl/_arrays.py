@@ -32,6 +32,8 @@ class Call:
         lse_t=None,
         head_map=None,
         listed=None,
+        cu_seqlens_q=None,
+        cu_seqlens_k=None,
     ) -> None:
         given = {name: _read(name, x, np.float32) for name, x in operands.items()}
         without_teacher = labels is not None or listed is not None
@@ -42,6 +44,12 @@ class Call:
         self.rows = arrays[0].shape[:-1]  # as people see them
         if use == _c.INDEXER:  # whose heads make one row
             self.rows = arrays[0].shape[:1] + arrays[0].shape[2:3]
+        self.packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+        if self.packed:
+            offsets = [_offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)]
+            arrays = [None if x is None else _one_batch(name, x) for name, x in zip(self.names, arrays)]
+        else:
+            offsets = [None, None]
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
             if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
                 hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
@@ -56,16 +64,18 @@ class Call:
         self.weight = more[0]
         self.labels = None if labels is None else self._labels(_read("labels", labels))
         self.mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
-        lse_t = None if lse_t is None else _weight("lse_t", _read("lse_t", lse_t))
+        lse_t = None if lse_t is None else self._lse(_weight("lse_t", _read("lse_t", lse_t)))
         head_map = None if head_map is None else _heads("head_map", _read("head_map", head_map))
         lists = (None, None, None) if listed is None else self._lists(*listed)
-        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists]
+        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists, *offsets]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
     def _over_rows(self, name: str, array: Array, use: int) -> Array:
         """array broadcast to the rows. For attention, where they are [B, H, N], two dimensions are [B, N]."""
         by_batch = use == _c.ATTENTION and array.ndim == 2
+        if self.packed:
+            return self._over_packed(name, array)
         try:
             full = np.broadcast_to(array[:, None] if by_batch else array, self.rows)
         except ValueError:
@@ -82,6 +92,23 @@ class Call:
             rule = f"it must broadcast to the rows and their ids, {tuple(self.rows)} + (K,)"
             raise bad("mass_ids.shape", array.shape, rule) from None
         return np.ascontiguousarray(full.reshape(*self.flat, full.shape[-1]), np.int64)
+
+    def _over_packed(self, name: str, array: Array) -> Array:
+        """[total] or [total, H] as C has the rows, [1, H, total]."""
+        total, heads = self.rows
+        if array.ndim not in (1, 2) or array.shape[0] != total or (array.ndim == 2 and array.shape[1] not in (1, heads)):
+            rule = f"with packed sequences it must be [total] or [total, heads], ({total},) or ({total}, {heads})"
+            raise bad(f"{name}.shape", array.shape, rule)
+        full = np.broadcast_to(array[:, None] if array.ndim == 1 else array, self.rows)
+        return np.ascontiguousarray(full.T[None])
+
+    def _lse(self, array: Array) -> Array:
+        """Packed [total, heads] as C has it; its shape is C's to check."""
+        return np.ascontiguousarray(array.T[None]) if self.packed and array.ndim == 2 else array
+
+    def shaped(self, rows: Array) -> Array:
+        """A row result as people see it."""
+        return np.ascontiguousarray(rows[0].T) if self.packed else rows.reshape(self.rows)
 
     def _labels(self, array: Array) -> Array:
         _check_integers("labels", array)
@@ -118,6 +145,8 @@ class Call:
 
     def by_name(self, gradients: Sequence[Optional[Array]]) -> Dict[str, Array]:
         shapes = {name: np.shape(x) for name, x in self.operands.items()}
+        if self.packed:
+            gradients = [None if g is None else np.ascontiguousarray(g[0].swapaxes(0, 1)) for g in gradients]
         return {name: g.reshape(shapes[name]) for name, g in zip(self.names, gradients) if g is not None}
 
 
@@ -182,6 +211,22 @@ def _operand(name: str, array: Optional[Array]) -> Optional[Array]:
 def _check_integers(name: str, array: Array) -> None:
     if array.dtype.kind not in "iu":
         raise bad(f"{name}.dtype", array.dtype.name, "it must hold integers", TypeError)
+
+
+def _one_batch(name: str, array: Array) -> Array:
+    """Packed sequences, [total, H, D], are a batch of one in C."""
+    if array.ndim != 3:
+        raise bad(f"{name}.shape", array.shape, "with cu_seqlens_q it must be [total, heads, dim]")
+    return array.swapaxes(0, 1)[None]
+
+
+def _offsets(name: str, array: Any) -> Array:
+    if array is None:
+        raise bad(name, None, "packed sequences need both cu_seqlens_q and cu_seqlens_k")
+    array = np.asarray(array)
+    if array.dtype != np.int32:
+        raise bad(f"{name}.dtype", array.dtype.name, "it must be int32, as flash-attn has it", TypeError)
+    return array
 
 
 def _weight(name: str, array: Array) -> Array:

@@ -11,6 +11,7 @@ import sys
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from importlib.resources import files
 from struct import Struct
+from typing import Any, Tuple
 
 F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR, INDEXER = range(3)
@@ -60,7 +61,7 @@ PROBLEM = Layout(
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
     "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P "
-    "pool_block:q pool:i reserved_pool:i"
+    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -90,10 +91,17 @@ INPUTS = (
     *OPERANDS,
     *("weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map"),
     *("ids", "logprobs", "tail_logprob"),
+    *("cu_seqlens_q", "cu_seqlens_k"),
 )
 TEACHER_AT, LABELS_AT, IDS_AT = (INPUTS.index(name) for name in ("a_t", "labels", "ids"))
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))
 INTEGER_ROWS = ("top1_s", "top1_t", "rank_s", "rank_t")
+
+
+def named_inputs(**given: Any) -> Tuple[Any, ...]:
+    """The inputs of a call in the order of INPUTS; None: not given."""
+    return tuple(map(given.get, INPUTS))
+
 
 # struct skl_state: that many doubles a row
 STATE = 6

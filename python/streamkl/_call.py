@@ -264,8 +264,8 @@ def finish(
         for lead in (shape, columns)
         for width in widths
     )
-    inputs = dict(a_s=a_s, b_s=b_s, a_t=a_t, b_t=b_t, weight=weight)
-    problem = _problem([inputs.get(name) for name in _c.INPUTS], options, 1, None, stream)
+    views = _c.named_inputs(a_s=a_s, b_s=b_s, a_t=a_t, b_t=b_t, weight=weight)
+    problem = _problem(views, options, 1, None, stream)
     status = _c.lib.skl_finish(problem, states or _NOWHERE, _outputs(rows, (), value))
     if status != _c.OK:
         raise error_of(status, options[USE])

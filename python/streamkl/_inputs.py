@@ -16,6 +16,9 @@ from ._options import bad
 
 Inputs = Tuple[Any, ...]  # of _c.INPUTS, None if not given
 
+# What the rows of a call are: [B, H, N], packed [total, H], or tokens of any shape.
+ATTENTION, PACKED, LINEAR = range(3)
+
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta") if torch.version.hip is None else ("cpu", "meta")  # ROCm calls itself cuda
 _FIT_INT32 = (torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -27,18 +30,31 @@ def spread(*tensors: Any) -> bool:
     return any(type(t) not in _PLAIN and type(t).__name__ == "DTensor" for t in tensors)
 
 
-def attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None) -> Inputs:
+def attention_inputs(
+    q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None, cu_seqlens_q=None, cu_seqlens_k=None
+) -> Inputs:
+    """C takes [B, H, N, D]: packed sequences, [total, H, D] here, are a batch of one there (unpacked() undoes it)."""
     for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
         _check(name, t)
     _refuse_tangents(q_s, k_s, q_t, k_t)
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    if packed:
+        cu_seqlens_q, cu_seqlens_k = _offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)
+        q_s, k_s, q_t, k_t = (_one_batch(*x) for x in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)))
     rows = q_s.shape[:-1]
-    weight = None if weight is None else _weight(weight, rows, True)
-    begin = None if begin is None else _bound("begin", begin, rows)
-    end = None if end is None else _bound("end", end, rows)
-    lse_t = None if lse_t is None else _lse(lse_t)
-    head_map = None if head_map is None else _head_map(head_map)
-    return _in_order(
-        a_s=q_s, b_s=k_s, a_t=q_t, b_t=k_t, weight=weight, begin=begin, end=end, lse_t=lse_t, head_map=head_map
+    kind = PACKED if packed else ATTENTION
+    return _c.named_inputs(
+        a_s=q_s,
+        b_s=k_s,
+        a_t=q_t,
+        b_t=k_t,
+        weight=None if weight is None else _weight(weight, rows, kind),
+        begin=None if begin is None else _bound("begin", begin, rows, kind),
+        end=None if end is None else _bound("end", end, rows, kind),
+        lse_t=None if lse_t is None else _lse(lse_t, packed),
+        head_map=None if head_map is None else _head_map(head_map),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
     )
 
 
@@ -51,16 +67,32 @@ def indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t=None) -> I
             raise bad(f"{name}.shape", tuple(t.shape), f"it must be {shape}")
     _refuse_tangents(q_i, k_i, w_i, q_t, k_t)
     rows = (q_i.shape[0], q_i.shape[2])
-    weight = None if weight is None else _weight(weight, rows, False)
-    begin = None if begin is None else _bound("begin", begin, rows, False)
-    end = None if end is None else _bound("end", end, rows, False)
-    lse_t = None if lse_t is None else _lse(lse_t)
+    weight = None if weight is None else _weight(weight, rows, LINEAR)
+    begin = None if begin is None else _bound("begin", begin, rows, LINEAR)
+    end = None if end is None else _bound("end", end, rows, LINEAR)
+    lse_t = None if lse_t is None else _lse(lse_t, False)
     operands = dict(a_s=q_i, b_s=k_i[:, None], bias_s=w_i, a_t=q_t, b_t=k_t)
-    return _in_order(**operands, weight=weight, begin=begin, end=end, lse_t=lse_t)
+    return _c.named_inputs(**operands, weight=weight, begin=begin, end=end, lse_t=lse_t)
 
 
-def _in_order(**given: Any) -> Inputs:
-    return tuple(given.get(name) for name in _c.INPUTS)
+def unpacked(t: Tensor) -> Tensor:
+    """Rows [1, H, total] as callers have them, [total, H]."""
+    return t[0].transpose(0, 1)
+
+
+def _one_batch(name: str, t: Tensor) -> Tensor:
+    if t.dim() != 3:
+        raise bad(f"{name}.shape", tuple(t.shape), "with cu_seqlens_q it must be [total, heads, dim]")
+    return t.transpose(0, 1)[None]
+
+
+def _offsets(name: str, t: Any) -> Tensor:
+    if t is None:
+        raise bad(name, None, "packed sequences need both cu_seqlens_q and cu_seqlens_k")
+    _check_tensor(name, t)
+    if t.dtype is not torch.int32:
+        raise bad(f"{name}.dtype", t.dtype, "it must be int32, as flash-attn has it", TypeError)
+    return t
 
 
 def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
@@ -72,15 +104,16 @@ def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
             )
 
 
-def _lse(t: Any) -> Tensor:
-    """lse_t as f32; C knows its shape."""
+def _lse(t: Any, packed: bool) -> Tensor:
+    """lse_t as f32; C knows its shape. Packed it is [total, heads]."""
     _check_tensor("lse_t", t)
     if not t.is_floating_point():
         raise bad("lse_t.dtype", t.dtype, "it must hold numbers", TypeError)
     if t.requires_grad:
         raise bad("lse_t.requires_grad", True, "it gets no gradient: detach() it")
     _refuse_tangents(t)
-    return t.to(torch.float32)
+    t = t.to(torch.float32)
+    return t.transpose(0, 1)[None] if packed and t.dim() == 2 else t
 
 
 def _head_map(t: Any) -> Tensor:
@@ -116,13 +149,13 @@ def linear_inputs(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_
         )
     operands = dict(a_s=x_s, b_s=w_s, bias_s=bias_s, a_t=x_t, b_t=w_t, bias_t=bias_t)
     lists = dict(ids=ids, logprobs=logprobs, tail_logprob=tail_logprob)
-    return _in_order(**operands, weight=weight, labels=labels, mass_ids=mass_ids, **lists)
+    return _c.named_inputs(**operands, weight=weight, labels=labels, mass_ids=mass_ids, **lists)
 
 
 def row_inputs(rows, weight=None, labels=None, mass_ids=None) -> Dict[str, Optional[Tensor]]:
     """What is over the rows, checked and for each of them, so that some of the rows can be taken out."""
     return {
-        "weight": None if weight is None else _weight(weight, rows, False),
+        "weight": None if weight is None else _weight(weight, rows, LINEAR),
         "labels": None if labels is None else _labels(labels, rows),
         "mass_ids": None if mass_ids is None else _mass_ids(mass_ids, rows),
     }
@@ -197,17 +230,17 @@ def _instead(name: str, t: Any) -> str:
     return f", so pass its .weight{f', and its .bias as bias_{name[-1]}=' if bias else ''}"
 
 
-def _weight(t: Any, rows, attention: bool) -> Tensor:
+def _weight(t: Any, rows, kind: int) -> Tensor:
     _check_tensor("weight", t)
     if t.is_complex():
         raise bad("weight.dtype", t.dtype, "it must hold numbers or a bool mask", TypeError)
     if t.requires_grad:
         raise bad("weight.requires_grad", True, "it gets no gradient: detach() it")
     _refuse_tangents(t)
-    return _over_rows("weight", t.to(torch.float32), rows, attention)
+    return _over_rows("weight", t.to(torch.float32), rows, kind)
 
 
-def _bound(name: str, t: Any, rows, attention: bool = True) -> Tensor:
+def _bound(name: str, t: Any, rows, kind: int) -> Tensor:
     """begin or end, for the operators as int32. Values that int32 does not hold are beyond every column."""
     _check_tensor(name, t)
     if t.is_floating_point() or t.is_complex() or t.dtype is torch.bool:
@@ -217,7 +250,7 @@ def _bound(name: str, t: Any, rows, attention: bool = True) -> Tensor:
             t = t.view(torch.int64)
             t = t.masked_fill(t < 0, 2**63 - 1)
         t = t.to(torch.int64).clamp(0, 2**31 - 1)
-    return _over_rows(name, t.to(torch.int32), rows, attention)
+    return _over_rows(name, t.to(torch.int32), rows, kind)
 
 
 def _ids(name: str, t: Any) -> Tensor:
@@ -283,9 +316,16 @@ def _lists(ids: Any, logprobs: Any, tail_logprob: Any, rows) -> Tuple[Tensor, Te
     )
 
 
-def _over_rows(name: str, t: Tensor, rows, attention: bool) -> Tensor:
+def _over_rows(name: str, t: Tensor, rows, kind: int) -> Tensor:
     """t broadcast to the rows. For attention, where they are [B, H, N], two dimensions are [B, N] and never [H, N]:
-    with as many heads as batches nobody could tell what was meant."""
+    with as many heads as batches nobody could tell what was meant. Packed, they are [total] or [total, H]."""
+    attention = kind == ATTENTION
+    if kind == PACKED:
+        _, heads, total = rows
+        if t.dim() not in (1, 2) or t.shape[0] != total or (t.dim() == 2 and t.shape[1] not in (1, heads)):
+            rule = f"with packed sequences it must be [total] or [total, heads], ({total},) or ({total}, {heads})"
+            raise bad(f"{name}.shape", tuple(t.shape), rule)
+        return (t[:, None] if t.dim() == 1 else t).transpose(0, 1)[None].expand(rows)
     by_batch = attention and t.dim() == 2
     shape = (t.shape[0], 1, t.shape[1]) if by_batch else t.shape
     if len(shape) > len(rows) or any(n not in (1, m) for n, m in zip(reversed(shape), reversed(rows))):

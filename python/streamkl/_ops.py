@@ -221,11 +221,7 @@ def _finish(states: Tensor, weight: Optional[Tensor], *args) -> List[Tensor]:
 
 
 _library = torch.library.Library("streamkl", "DEF")
-_TENSORS = (
-    "Tensor a_s, Tensor b_s, Tensor? bias_s, Tensor? a_t, Tensor? b_t, Tensor? bias_t, "
-    "Tensor? weight, Tensor? begin, Tensor? end, Tensor? labels, Tensor? mass_ids, Tensor? lse_t, Tensor? head_map, "
-    "Tensor? ids, Tensor? logprobs, Tensor? tail_logprob"
-)
+_TENSORS = ", ".join(f"{'Tensor' if name in ('a_s', 'b_s') else 'Tensor?'} {name}" for name in _c.INPUTS)
 
 
 def no_vmap(*args, **kwargs):

@@ -424,7 +424,7 @@ _INSTEAD_ATTENTION = {
     "labels": "weight= takes a bool mask over the queries",
     "ignore_index": "weight= takes a bool mask over the queries",
     "mask": _MASKS,
-    "cu_seqlens": "begin= and end= say which keys each query of a packed batch sees",
+    "cu_seqlens": "packed sequences are cu_seqlens_q= and cu_seqlens_k= of attention_kl",
     "temperature": "divide scale_s= and scale_t= by it",
     "is_causal": "causal=True",
     "window_size": "window=(left, right)",
@@ -442,7 +442,7 @@ _ALIASES = {
 }  # fmt: skip
 # What belongs to a call beside its options, and not to the constructor of a module.
 _OF_CALLS = {
-    _c.ATTENTION: ("weight", "begin", "end", "return_lse", "lse_t", "head_map"),
+    _c.ATTENTION: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "return_lse", "lse_t", "head_map"),
     _c.INDEXER: ("weight", "begin", "end", "lse_t"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
     _c.LISTED: ("weight", "bias_s", "labels", "details", "mass_ids", "tail_logprob"),

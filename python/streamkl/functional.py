@@ -19,6 +19,7 @@ from ._inputs import (
     linear_inputs,
     refuse_teacher_gradient,
     spread,
+    unpacked,
 )
 from ._ops import OPERANDS, row_bits
 from ._options import (
@@ -51,6 +52,8 @@ def attention_kl(
     weight: Optional[Tensor] = None,
     begin: Optional[Tensor] = None,
     end: Optional[Tensor] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
     lse_t: Optional[Tensor] = None,
     head_map: Union[Tensor, Sequence[Any], None] = None,
     return_lse: bool = False,
@@ -68,8 +71,11 @@ def attention_kl(
         copied.
     weight: over the queries, [N], [B, N] or what broadcasts to [B, H, N]; numbers or a bool mask. Weight 0 costs
         nothing.
-    begin, end: integers over the queries, shaped as weight: a query sees only keys begin .. end - 1 (padding, packed
-        sequences).
+    begin, end: integers over the queries, shaped as weight: a query sees only keys begin .. end - 1 (padding).
+    cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], as flash-attn has them: the sequences are packed, q_s
+        [total_q, H, Ds], k_s [total_k, Hs, Ds] and so on, and nothing of one sequence sees another; causal and window
+        are aligned bottom right in each. Rows and results are [total_q, H], weight, begin and end [total_q] or
+        [total_q, H], begin and end counted from the sequence's first key. On the CPU.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
     mix_t: g teacher heads for each of the student's: q_t has H g heads, and student head h is compared with the mean of
         the softmaxes of heads h g .. h g + g - 1. head_map [H] or [H, g] names the teacher's heads instead. The teacher
@@ -103,21 +109,26 @@ def attention_kl(
     the forward call; with none they are recomputed in backward.
     """
     where = (group, rows, check, key_offset, key_positions)
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if any(one is not None for one in where) or spread(q_s, k_s, q_t, k_t, weight, begin, end):
         from . import distributed
 
+        if packed:
+            raise bad("cu_seqlens_q", "given", "packed sequences cannot be spread over processes: begin= and end= can")
         tensors = dict(q_s=q_s, k_s=k_s, q_t=q_t, k_t=k_t, weight=weight, begin=begin, end=end)
         for name, given in (("lse_t", lse_t), ("head_map", head_map), ("mix_t", options.get("mix_t"))):
             if given is not None:
                 raise bad(name, type(given).__name__, "a teacher of mixed heads is not spread over processes yet")
         return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
     made = make_options(_c.ATTENTION, options)
-    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
+    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map, cu_seqlens_q, cu_seqlens_k)
     if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
         refuse_teacher_gradient(q_t, k_t)
     loss, told = divergence_of(
         inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ()
     )
+    if packed:
+        loss, told = unpacked(loss) if loss.dim() else loss, {name: unpacked(t) for name, t in told.items()}
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 

@@ -28,16 +28,19 @@ class _Loss(torch.nn.Module):
 
 
 _PLACE = ("group", "rows", "check", "key_offset", "key_positions")  # where the operands are: of the call
+_OF_ATTENTION = ("cu_seqlens_q", "cu_seqlens_k")  # what else attention_kl's call takes
 
 
 def _refuse_unknown(use: int, module: str, given: Mapping[str, Any]) -> None:
-    unknown = {name: value for name, value in given.items() if name not in _PLACE}
+    known = (*_PLACE, *_OF_ATTENTION) if use == _c.ATTENTION else _PLACE
+    unknown = {name: value for name, value in given.items() if name not in known}
     if unknown:
         refuse_in_call(use, module, unknown)
 
 
 class AttentionKLLoss(_Loss):
-    """attention_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it."""
+    """attention_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it;
+    cu_seqlens_q= and cu_seqlens_k= to the call, too."""
 
     @show_options(_c.ATTENTION)
     def __init__(self, **options: Unpack[AttentionOptions]) -> None:

@@ -15,6 +15,7 @@ from . import _c, _call
 from ._arrays import Array, Call, row_arrays, row_views, view
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
+from ._ranges import ranges_of_mask, starts_of_positions
 from ._options import (
     DIVERGENCE,
     IGNORE_INDEX,
@@ -41,6 +42,7 @@ __all__ = [
     "attention_backward",
     "attention_kl",
     "attention_partial",
+    "cu_seqlens_from_position_ids",
     "finish",
     "indexer_kl",
     "linear_backward",
@@ -50,12 +52,13 @@ __all__ = [
     "linear_topk_kl",
     "merge",
     "pooled_attention_kl",
+    "ranges_from_mask",
 ]
 
 
-def _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None) -> Call:
+def _attention(q_s, k_s, q_t, k_t, weight, begin, end, **more: Any) -> Call:
     operands = {"q_s": q_s, "k_s": k_s, "bias_s": None, "q_t": q_t, "k_t": k_t, "bias_t": None}
-    return Call(_c.ATTENTION, operands, weight, begin, end, lse_t=lse_t, head_map=head_map)
+    return Call(_c.ATTENTION, operands, weight, begin, end, **more)
 
 
 def _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels=None, mass_ids=None) -> Call:
@@ -73,18 +76,21 @@ def attention_kl(
     weight: Optional[Array] = None,
     begin: Optional[Array] = None,
     end: Optional[Array] = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k: Optional[Array] = None,
     lse_t: Optional[Array] = None,
     head_map: Optional[Array] = None,
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[AttentionOptions],
 ) -> Result:
-    """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N].
+    """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N], packed [total_q, H].
 
     grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient})
         with the gradients, float32, of the sum of the returned loss.
     """
-    call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map)
+    more = dict(lse_t=lse_t, head_map=head_map, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, **more)
     return _divergence(call, _c.ATTENTION, options, return_lse, grads)
 
 
@@ -235,13 +241,13 @@ def _divergence(
     else:
         value = _call.value(call.views, call.work, options, 0, row_views(rows))
     if given.get("reduction") == "none":
-        value = (rows["loss"] if call.weight is None else rows["loss"] * call.weight).reshape(call.rows)
+        value = call.shaped(rows["loss"] if call.weight is None else rows["loss"] * call.weight)
     if details:
         ignored = None if call.labels is None else call.labels == options[IGNORE_INDEX]
         shaped = make_details(details, rows, call.weight, ignored)
-        value = (value, {name: x.reshape(call.rows) if np.ndim(x) else x for name, x in shaped.items()})
+        value = (value, {name: call.shaped(x) if np.ndim(x) else x for name, x in shaped.items()})
     if return_lse:
-        value = (value, rows["lse_s"].reshape(call.rows), rows["lse_t"].reshape(call.rows))
+        value = (value, call.shaped(rows["lse_s"]), call.shaped(rows["lse_t"]))
     return (value, call.by_name(made)) if grads else value
 
 
@@ -395,3 +401,20 @@ def _backward(call: Call, use: int, given: Mapping[str, Any], saved: object, gra
     made = call.gradients(grads)
     _call.backward(call.views, call.work, options, 0, row_views(kept), [view(g) for g in made])
     return call.by_name(made)
+
+
+def ranges_from_mask(mask: Array) -> Tuple[Array, Array]:
+    """streamkl.ranges_from_mask for arrays."""
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.ndim < 2:
+        what = type(mask).__name__ if not isinstance(mask, np.ndarray) else (mask.dtype.name, mask.shape)
+        raise bad("mask", what, "it must be a bool array [.., queries, keys], True where a key is seen", TypeError)
+    begin, end = ranges_of_mask(mask, np, np.arange(mask.shape[-1]))
+    return begin.astype(np.int32), end.astype(np.int32)
+
+
+def cu_seqlens_from_position_ids(position_ids: Array) -> Array:
+    """streamkl.cu_seqlens_from_position_ids for arrays."""
+    if not isinstance(position_ids, np.ndarray) or position_ids.dtype.kind not in "iu" or position_ids.ndim < 1:
+        raise bad("position_ids", type(position_ids).__name__, "it must be an array of integers", TypeError)
+    first = np.flatnonzero(starts_of_positions(position_ids))
+    return np.append(first, position_ids.size).astype(np.int32)

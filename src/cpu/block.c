@@ -1,37 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows into blocks. A block takes the next rows that have weight and see a column, all of one (batch, head) in
- * attention. When a gradient of b is wanted, heads that share b form a group, a block works through one group alone and
- * in order: no two threads ever add to the same db, and the order of additions is fixed.
+ * Rows into blocks. A block takes the next rows that have weight and see a column, all of one segment: of one (batch, head)
+ * in attention, of one (sequence, head) when sequences are packed. When a gradient of b is wanted, segments that share
+ * columns form a group, a block works through one group alone and in order: no two threads ever add to the same db, and
+ * the order of additions is fixed.
  */
 #include "run.h"
 
 #include <string.h>
 
-static int64_t group_rows(const struct skl_run *run)
+/* Of a segment's rows next .. end-1 those that have weight and see a column, up to a block of them. Returns how many of the
+ * segment's rows are done then. */
+static int64_t collect(const struct skl_run *run, struct skl_block *block, const struct skl_segment *s, int64_t next,
+                       int64_t end)
 {
     const struct skl_work *w = run->work;
-    return w->attention ? run->plan.group * w->n : w->rows;
-}
-
-/* Collects up to a block of rows from next..end-1; returns where it stopped. */
-static int64_t collect(const struct skl_run *run, struct skl_block *block, int64_t next, int64_t end)
-{
-    const struct skl_work *w = run->work;
-    block->n = 0;
-    for (; next < end && block->n < run->plan.block_rows; next++) {
+    for (block->n = 0; next < end && block->n < run->plan.block_rows; next++) {
         int64_t at[3], i = block->n;
-        skl_row_index(w, next, at);
-        if (w->attention && block->n && (at[1] != block->head || at[0] != block->batch))
-            break;
-        double weight = skl_row_weight(w, at);
+        skl_row_index(w, s->row + next, at);
+        struct skl_range range = skl_row_range(w, s, at);
+        int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
+        double weight = skl_row_weight(w, range, at);
         if (weight == 0)
             continue;
-        block->batch = at[0], block->head = at[1];
-        block->row[i] = next;
+        block->row[i] = s->row + next;
         block->weight[i] = weight;
-        struct skl_range range = skl_row_range(w, at);
-        int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
         block->lo[i] = sees ? range.lo : 0, block->hi[i] = sees ? range.hi : 0;
         if (block->label)
             block->label[i] = skl_row_label(w, at);
@@ -40,64 +33,85 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, int64
     return next;
 }
 
-/* The block's next rows: of its own group while that has any, then of the next group. Where groups do not matter, just
- * the next rows. */
+/* Rows of segments *segment .. end-1, from the first that has any; both counters move on. */
+static void take_rows(const struct skl_run *run, struct skl_block *block, int64_t *segment, int64_t *row, int64_t end)
+{
+    block->n = 0;
+    while (*segment < end && !block->n) {
+        block->segment = skl_segment_at(run->work, *segment);
+        *row = collect(run, block, &block->segment, *row, block->segment.rows);
+        if (!block->n)
+            *row = 0, ++*segment;
+    }
+}
+
+/* The block's next rows: of its own group of segments while that has any, then of the next group. Where groups do not
+ * matter, just the next rows. */
 static void refill(struct skl_run *run, struct skl_block *block)
 {
     const struct skl_work *w = run->work;
-    block->n = 0;
     if (w->shard.exchange) {
-        int64_t first = run->next_row, at[3];
-        run->next_row = collect(run, block, first, skl_share_rows(run));
-        skl_row_index(w, first < w->rows ? first : 0, at);
-        block->batch = at[0], block->head = at[1]; /* also where no row has weight */
+        int64_t first = run->next_row, same_b = w->attention ? w->n : w->rows, end = skl_share_rows(run);
+        block->segment = skl_segment_at(w, first < w->rows ? first / same_b : 0); /* also where no row has weight */
+        collect(run, block, &block->segment, first - block->segment.row, end - block->segment.row);
+        run->next_row = end;
         return;
     }
     if (!run->plan.own_columns) {
-        run->next_row = collect(run, block, run->next_row, w->rows);
+        take_rows(run, block, &run->next_segment, &run->next_row, w->segments);
         return;
     }
     for (;;) {
-        block->next_row = collect(run, block, block->next_row, block->end_row);
-        int64_t first = run->next_group * group_rows(run);
-        if (block->n || first >= w->rows)
+        take_rows(run, block, &block->next_segment, &block->next_row, block->end_segment);
+        if (block->n || run->next_segment >= w->segments)
             return;
-        run->next_group++;
-        block->next_row = first, block->end_row = first + group_rows(run);
+        block->next_segment = run->next_segment, block->next_row = 0;
+        run->next_segment = block->end_segment = run->next_segment + run->plan.group;
     }
 }
 
-void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member, int64_t *batch,
-                    int64_t *head)
+struct skl_owner skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member)
 {
-    const struct skl_work_side *s = &w->side[side];
-    *batch = w->attention ? block->batch : 0;
-    *head = w->attention ? skl_head_of(s, block->head, member) / s->group : 0;
+    const struct skl_segment *s = &block->segment;
+    int64_t head = w->attention ? skl_head_of(&w->side[side], s->head, member) / w->side[side].group : 0;
+    return (struct skl_owner){s->batch, head, s->column, s->columns};
 }
 
-/* Batch and head of the block's b as one number; -1: the block has no rows. */
-static int64_t owner_of(const struct skl_run *run, const struct skl_block *block, int side)
+/* How finely each block's columns are cut: the fewer blocks a wave has, the more tasks each must make. */
+static void cut_columns(struct skl_run *run, int64_t blocks)
 {
-    const struct skl_work *w = run->work;
-    int64_t batch, head;
-    skl_b_of_block(w, block, side, w->side[side].member, &batch, &head);
-    return block->n || run->shared ? batch * w->side[side].b_heads + head : -1;
-}
-
-int skl_next_wave(struct skl_run *run)
-{
-    int more = 0;
     for (int i = 0; i < run->plan.blocks; i++) {
         struct skl_block *block = &run->blocks[i];
-        refill(run, block);
+        int64_t chunks = blocks && run->plan.tasks > blocks ? run->plan.tasks / blocks : 1;
+        chunks = chunks < run->plan.chunks ? chunks : run->plan.chunks;
+        block->tiles = (block->segment.columns + SKL_BK - 1) / SKL_BK;
+        block->chunks = chunks < block->tiles ? chunks : block->tiles;
+    }
+}
+
+/* Blocks without rows in this wave, while others have enough, keep what they have summed. */
+int skl_next_wave(struct skl_run *run)
+{
+    int64_t tiles = 0, blocks = 0;
+    for (int i = 0; i < run->plan.blocks; i++) {
+        struct skl_block *block = &run->blocks[i];
+        int waits = tiles >= run->plan.wave_tiles;
+        block->n = 0;
+        if (!waits)
+            refill(run, block);
         skl_set_ranges(run, block);
         for (int side = 0; side < 2; side++) {
             block->owner[side] = block->next_owner[side];
-            block->next_owner[side] = owner_of(run, block, side);
+            if (!waits)
+                block->next_owner[side] = block->n || run->shared
+                                              ? skl_b_of_block(run->work, block, side, run->work->side[side].member)
+                                              : (struct skl_owner){0, 0, 0, 0};
         }
-        more |= block->n > 0 || run->shared > 0;
+        tiles += block->n ? (block->last_column + SKL_BK - 1) / SKL_BK - block->first_column / SKL_BK : 0;
+        blocks += block->n > 0;
     }
-    return more;
+    cut_columns(run, blocks);
+    return blocks > 0 || run->shared > 0;
 }
 
 /* One row's operand in f32, of one of the heads that it meets. */
@@ -159,7 +173,7 @@ static float *add_chunks(const struct skl_run *run, struct skl_block *block, int
     float *sum = NULL;
     for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
         float *da = block->da[side] + (chunk * skl_packs(&run->work->side[side]) + pack) * size + panel * n;
-        skl_chunk_range(run, block, chunk, &first, &last);
+        skl_chunk_range(block, chunk, &first, &last);
         if (first >= last)
             continue;
         for (int64_t i = 0; sum && i < n; i++) sum[i] += da[i];

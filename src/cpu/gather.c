@@ -109,7 +109,8 @@ void skl_scatter_chunk(const struct skl_worker *w, struct skl_block *block, int6
     const struct skl_run *run = w->run;
     int side = run->work->student;
     const struct skl_work_side *s = &run->work->side[side];
-    int64_t first = skl_first_tile(&run->plan, chunk) * SKL_BK, last = skl_first_tile(&run->plan, chunk + 1) * SKL_BK;
+    int64_t first = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk) * SKL_BK;
+    int64_t last = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk + 1) * SKL_BK;
     for (int row = 0; row < block->n; row++) {
         const struct skl_entry *e = skl_entry_at(run, block, row, first);
         const struct skl_entry *end = skl_entries_of(run, block, row) + block->lists[row].n;

@@ -119,12 +119,11 @@ float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *bloc
                           int64_t *stride)
 {
     const struct skl_work_side *s = &w->side[side];
-    int64_t batch, head;
+    struct skl_owner b = skl_b_of_block(w, block, side, s->member);
     *stride = block->db[side] ? s->dim : s->grad_b.stride[2];
     if (block->db[side])
         return block->db[side] + column * s->dim;
-    skl_b_of_block(w, block, side, s->member, &batch, &head);
-    return skl_operand_at(&s->grad_b, batch, head, column);
+    return skl_operand_at(&s->grad_b, b.batch, b.head, b.column + column);
 }
 
 static struct skl_soon soon_logits(const float *y, int64_t n)
@@ -138,7 +137,7 @@ void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block
 {
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = run->work->side[side].dim, stride;
-    int n = skl_tile_columns(run->work, tile), panels = skl_panels_in_use(run, block);
+    int n = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
     float *db = skl_sum_of_columns(run->work, block, side, tile * SKL_BK, &stride);
     const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
@@ -290,7 +289,7 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
 {
     const struct skl_run *run = w->run;
     int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr * run->plan.panels, first, last, count[2];
-    skl_chunk_range(run, block, chunk, &first, &last);
+    skl_chunk_range(block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         for (int side = 0; side < 2; side++)

@@ -84,7 +84,8 @@ static int same_columns(const struct skl_run *run, const struct skl_block *block
 {
     const struct skl_work_side *s = &run->work->side[side];
     return member > 0 && s->dim <= run->plan.products[side]->kc &&
-           skl_head_of(s, block->head, member) / s->group == skl_head_of(s, block->head, member - 1) / s->group;
+           skl_head_of(s, block->segment.head, member) / s->group ==
+               skl_head_of(s, block->segment.head, member - 1) / s->group;
 }
 
 void skl_score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member, int64_t tile,

@@ -74,8 +74,8 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         int marks = (w->grads & 1 << i) && !plan->by_tile;
         block->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
-        block->db[i] = half ? take(memory, &at, 4 * w->columns * s->dim) : NULL;
-        block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * w->columns) : NULL;
+        block->db[i] = half ? take(memory, &at, 4 * plan->columns * s->dim) : NULL;
+        block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * plan->columns) : NULL;
     }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
     block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->tiles) : NULL;
@@ -150,7 +150,8 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     struct skl_block block;
     struct skl_scratch scratch;
     plan->panels = plan->block_rows / plan->kernels->nr;
-    plan->chunks = least(most(plan->tiles, 1), most(plan->tasks / plan->blocks, 1));
+    int64_t blocks_at_once = least(plan->blocks, most(plan->wave_tiles / plan->tiles, 1)); /* of the largest segment */
+    plan->chunks = least(plan->tiles, most(plan->tasks / blocks_at_once, 1));
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
@@ -167,14 +168,37 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
     size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
     double products = w->grads ? 4 : 2, dim = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) / 2;
-    double columns = (double)(plan->gather ? w->listed.k : w->columns);
-    double worth = products * (double)w->rows * columns * dim / THREAD_WORK;
+    double elements = plan->gather ? (double)w->rows * (double)w->listed.k : skl_elements(w);
+    double worth = products * elements * dim / THREAD_WORK;
     int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
     plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
 }
 
 /* ------------------------------------------------------------------------------------------------- choices --- */
+
+/* Segments of a sequence or batch are alike but for their head: the sizes of one of them speak for all. */
+static int64_t alike(const struct skl_work *w)
+{
+    return w->attention ? most(w->heads, 1) : 1;
+}
+
+static int64_t count_blocks(const struct skl_work *w, int64_t block)
+{
+    int64_t blocks = 0;
+    for (int64_t k = 0; k < w->segments; k += alike(w))
+        blocks += alike(w) * ((skl_segment_at(w, k).rows + block - 1) / block);
+    return blocks;
+}
+
+static void measure_segments(const struct skl_work *w, struct skl_plan *plan)
+{
+    for (int64_t k = 0; k < w->segments; k += alike(w)) {
+        struct skl_segment s = skl_segment_at(w, k);
+        plan->rows = most(plan->rows, s.rows), plan->columns = most(plan->columns, s.columns);
+    }
+    plan->tiles = most((plan->columns + SKL_BK - 1) / SKL_BK, 1);
+}
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
  * must give equal scores, whatever type they come in. So does an index, whose dx of a head is not split. */
@@ -196,8 +220,7 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
         return skl_fail(SKL_UNSUPPORTED,
                         "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)w->isa,
                         skl_isa_name(w->isa));
-    int64_t together = w->attention ? w->n : w->rows; /* rows that could fill a panel */
-    while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && together <= plan->kernels->narrower->nr)
+    while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && plan->rows <= plan->kernels->narrower->nr)
         plan->kernels = plan->kernels->narrower;
     int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
     for (int side = 0; side < 2; side++)
@@ -273,33 +296,26 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
     }
 }
 
-static int64_t count_blocks(const struct skl_work *w, int64_t block)
-{
-    return w->attention ? w->batch * w->heads * ((w->n + block - 1) / block) : (w->rows + block - 1) / block;
-}
-
 static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 {
-    int64_t nr = plan->kernels->nr, rows = w->attention ? w->n : w->rows, groups;
-    int64_t block = BLOCK;
+    int64_t nr = plan->kernels->nr, groups = w->segments / plan->group, block = BLOCK;
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
         block = plan->kept_tiles > NEAR_TILES ? BLOCK_FAR : BLOCK_NEAR;
     if (w->shard.exchange) /* the shards agreed on it */
         block = w->shard.rows;
-    plan->block_rows = (int)most(round_up(least(rows, block), nr), nr);
+    plan->block_rows = (int)most(round_up(least(plan->rows, block), nr), nr);
     if (w->shard.exchange) {
         groups = 1;
-    } else if (plan->own_columns) {
-        groups = w->attention ? w->batch * (w->heads / plan->group) : 1;
-    } else {
-        while (plan->block_rows >= 2 * BLOCK_MIN &&
-               count_blocks(w, plan->block_rows) * most(plan->tiles, 1) < TASKS_LEAST)
+    } else if (!plan->own_columns) {
+        while (plan->block_rows >= 2 * BLOCK_MIN && count_blocks(w, plan->block_rows) * plan->tiles < TASKS_LEAST)
             plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         groups = count_blocks(w, plan->block_rows);
     }
-    /* Kept logits should stay in the cache: no more blocks than give every thread something to do. */
-    int64_t blocks = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT / most(plan->tiles, 1), 1) : BLOCKS;
-    plan->blocks = (int)most(least(groups, least(blocks, BLOCKS)), 1);
+    /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments differ,
+     * that is more of the short ones. */
+    plan->wave_tiles = plan->kept_tiles || plan->by_tile ? TASKS_KEPT : BLOCKS * plan->tiles;
+    int64_t blocks = w->sequences ? BLOCKS : least(BLOCKS, most(plan->wave_tiles / plan->tiles, 1));
+    plan->blocks = (int)most(least(groups, blocks), 1);
 }
 
 /* Keep the logits of all columns if that fits, with fewer blocks at once first, then with fewer rows in each. Then the
@@ -319,8 +335,8 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
     }
     if (given)
         return 1;
-    int64_t rows = w->attention ? w->n : w->rows, blocks = most((rows + plan->block_rows - 1) / plan->block_rows, 1);
-    plan->block_rows = (int)most(round_up((rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);
+    int64_t blocks = most((plan->rows + plan->block_rows - 1) / plan->block_rows, 1);
+    plan->block_rows = (int)most(round_up((plan->rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);
     count_bytes(w, plan);
     return 1;
 }
@@ -352,12 +368,12 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
 /* When none was given. For a vocabulary whose matrices are large, a share of them is little: the more rows in a block,
  * the less often they are read and their gradients added to. What a 16-bit gradient of b needs at least comes on
  * top. */
-static size_t default_limit(const struct skl_work *w)
+static size_t default_limit(const struct skl_work *w, const struct skl_plan *plan)
 {
     int64_t matrices = 0, sums = 0;
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        int64_t n = w->columns * s->dim;
+        int64_t n = plan->columns * s->dim;
         matrices += n * skl_size_of(s->b.dtype);
         if (s->grad_b.data) {
             matrices += n * skl_size_of(s->grad_b.dtype);
@@ -371,10 +387,10 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
 {
     struct skl_work w = *work;
     *plan = (struct skl_plan){.call = call};
+    measure_segments(&w, plan);
     enum skl_status status = choose_kernels(&w, plan);
     if (status || skl_nothing_to_do(&w))
         return status;
-    plan->tiles = (w.columns + SKL_BK - 1) / SKL_BK;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     plan->gather = gathers(call, &w);
@@ -384,7 +400,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->keep = choose_keep(call, &w, plan);
     choose_groups(&w, plan);
     if (w.limit_is_default)
-        w.limit = default_limit(&w);
+        w.limit = default_limit(&w, plan);
     int fits = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && keep_all(&w, plan);
     if (!fits)
         fits = recompute(&w, plan);

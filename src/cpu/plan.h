@@ -50,26 +50,32 @@ struct skl_plan {
     const struct skl_kernels *kernels;
     const struct skl_products *products[2]; /* of P and Q */
     int block_rows, panels, blocks;
-    int64_t tiles;
-    int64_t tasks, chunks; /* tasks of a phase aimed at, of all blocks; chunks that the columns are cut into */
-    int details[2];        /* bits of enum skl_want, of P and Q */
-    int others;            /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
-    int gather;            /* listed columns alone: dot products with them, and no sweep */
-    int second_sweep;      /* a second sweep is wanted, for the divergence or for others */
-    enum skl_keep keep;    /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles;    /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
-    int recompute;         /* not all are held: logits are computed anew for the gradient */
-    int whole;             /* both operands' dim fits in one column tile */
-    int one_panel;         /* scores are made and used a panel at a time; otherwise for all panels of a tile */
-    int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
-    int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
-    int64_t group;   /* heads (attention) that may share a gradient of b */
+    int64_t rows, columns, tiles; /* of the largest segment: rows, columns, and tiles of these */
+    int64_t wave_tiles;           /* a wave takes no further block once its blocks have so many tiles */
+    int64_t tasks, chunks;        /* tasks of a phase aimed at, of all blocks; most chunks that columns are cut into */
+    int details[2];               /* bits of enum skl_want, of P and Q */
+    int others;                   /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
+    int gather;                   /* listed columns alone: dot products with them, and no sweep */
+    int second_sweep;             /* a second sweep is wanted, for the divergence or for others */
+    enum skl_keep keep;           /* what the sweep leaves in the kept tiles */
+    int64_t kept_tiles; /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
+    int recompute;      /* not all are held: logits are computed anew for the gradient */
+    int whole;          /* both operands' dim fits in one column tile */
+    int one_panel;      /* scores are made and used a panel at a time; otherwise for all panels of a tile */
+    int by_tile;        /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
+    int own_columns;    /* a gradient of b is wanted: rows that share b must not be worked on at once */
+    int64_t group;      /* heads (attention) that may share a gradient of b */
     size_t block_bytes, thread_bytes, states_bytes; /* states: of a shard's block, on their way */
     size_t bytes; /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;  /* ... as many threads as were asked for and fit the limit */
 };
 
-/* The buffers of one block. */
+/* Whose gradient of b is summed: columns column .. column + columns - 1 of one matrix. columns 0: nobody's. */
+struct skl_owner {
+    int64_t batch, head, column, columns;
+};
+
+/* The buffers of one block. Columns, and tiles of them, are counted from the first one of the block's segment. */
 struct skl_block {
     char *panel[2];                /* [panels][members] packs of rows for the logits */
     struct skl_panel_head *mix[2]; /* [panels][members] of a mixture */
@@ -93,11 +99,13 @@ struct skl_block {
     double *weight;                             /* [block_rows]: of the row in the reduced loss */
     struct skl_row_result *result;              /* [block_rows] */
 
-    int n;                             /* rows in use */
-    int64_t batch, head;               /* attention: whose they are */
-    int64_t first_column, last_column; /* union of the ranges */
-    int64_t next_row, end_row;         /* rows still to come of this block's group */
-    int64_t owner[2], next_owner[2];   /* whose b the sums in db and dbias belong to, and next will; -1: nobody's */
+    int n;                                    /* rows in use */
+    struct skl_segment segment;               /* whose they are */
+    int64_t tiles, chunks;                    /* tiles of the segment's columns, and chunks that they are cut into */
+    int64_t first_column, last_column;        /* union of the ranges */
+    int64_t next_segment, end_segment;        /* own_columns: segments still to come of this block's group ... */
+    int64_t next_row;                         /* ... and rows of the first of them that are done */
+    struct skl_owner owner[2], next_owner[2]; /* whose the sums in db and dbias are, and next will be */
 };
 
 /* A thread's tasks of a phase. taken[0] is for even phases, taken[1] for odd ones: the number of tasks taken from the
@@ -130,9 +138,10 @@ struct skl_scratch {
     float *gathered[2]; /* [dim] each: a row and a column in f32, for dot products with listed columns */
 };
 
-static inline int64_t skl_first_tile(const struct skl_plan *plan, int64_t chunk)
+/* Of tiles cut into chunks; those beyond the last chunk are empty. */
+static inline int64_t skl_first_tile(int64_t tiles, int64_t chunks, int64_t chunk)
 {
-    return plan->tiles * chunk / plan->chunks;
+    return chunk < chunks ? tiles * chunk / chunks : tiles;
 }
 
 /* Entries of dim that da has for a row, whole strips of the micro-kernel; numbers in a block's sum of da. */

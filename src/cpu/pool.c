@@ -19,7 +19,7 @@ static void mask_keys(const struct skl_run *run, const struct skl_block *block, 
         if (panel * nr + i < block->n) {
             int64_t at[3];
             skl_row_index(run->work, block->row[panel * nr + i], at);
-            r = skl_row_keys(run->work, at);
+            r = skl_row_keys(run->work, &block->segment, at);
         }
         lo[i] = r.lo - first < 0 ? 0 : r.lo - first > n ? n : (int)(r.lo - first);
         hi[i] = r.hi - first < 0 ? 0 : r.hi - first > n ? n : (int)(r.hi - first);
@@ -58,11 +58,10 @@ static void score_keys(const struct skl_worker *w, const struct skl_block *block
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_products *products = run->plan.products[side];
     int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr, x_stride = s->dim <= products->kc ? 0 : tile_size;
-    int64_t batch, head;
-    skl_b_of_block(run->work, block, side, s->member, &batch, &head);
+    struct skl_owner of = skl_b_of_block(run->work, block, side, s->member);
     for (int64_t d0 = 0; d0 < s->dim; d0 += products->kc) {
         int k = s->dim - d0 < products->kc ? (int)(s->dim - d0) : products->kc, more = s->dim - d0 > k;
-        const char *b = (const char *)skl_operand_at(&s->b, batch, head, key) + d0 * skl_size_of(s->b.dtype);
+        const char *b = (const char *)skl_operand_at(&s->b, of.batch, of.head, key) + d0 * skl_size_of(s->b.dtype);
         struct skl_columns columns = products->columns(n, k, b, s->b.dtype, s->b.stride[2], w->scratch.columns[0]);
         for (int panel = 0; panel < skl_panels_in_use(run, block); panel++) {
             const char *rows = block->panel[side] + panel * products->panel_bytes(s->dim);
@@ -88,7 +87,7 @@ void skl_score_pooled(const struct skl_worker *w, const struct skl_block *block,
     const struct skl_work *work = run->work;
     int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr, first = tile * SKL_BK * work->pool_block;
     int64_t last = (tile + 1) * SKL_BK * work->pool_block;
-    int columns = skl_tile_columns(work, tile), panels = skl_panels_in_use(run, block);
+    int columns = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
     float *l = w->scratch.pool_l;
     last = last < work->keys ? last : work->keys;
     for (int panel = 0; panel < panels; panel++) {

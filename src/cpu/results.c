@@ -310,21 +310,23 @@ void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
 void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64_t chunk)
 {
     const struct skl_work *w = run->work;
-    int64_t first = skl_first_tile(&run->plan, chunk) * SKL_BK, last = skl_first_tile(&run->plan, chunk + 1) * SKL_BK;
-    last = last < w->columns ? last : w->columns;
+    const struct skl_plan *plan = &run->plan;
+    int64_t first = skl_first_tile(plan->tiles, plan->chunks, chunk) * SKL_BK;
+    int64_t last = skl_first_tile(plan->tiles, plan->chunks, chunk + 1) * SKL_BK;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
-        int64_t owner = block->owner[side], bias_size = skl_size_of(s->grad_bias.dtype);
-        if (owner == block->next_owner[side])
+        const struct skl_owner *owner = &block->owner[side], *next = &block->next_owner[side];
+        int64_t bias_size = skl_size_of(s->grad_bias.dtype), held = owner->columns ? owner->columns : plan->columns;
+        if (memcmp(owner, next, sizeof *owner) == 0)
             continue;
-        for (int64_t j = first; j < last; j++) {
+        for (int64_t j = first; j < last && j < held; j++) { /* nobody's: memory that was never written */
             float *sum = block->db[side] ? block->db[side] + j * s->dim : NULL, *bias = block->dbias[side];
-            if (sum && owner >= 0)
-                run->plan.kernels->convert_back(s->dim, sum, s->grad_b.dtype,
-                                                skl_operand_at(&s->grad_b, owner / s->b_heads, owner % s->b_heads, j));
-            if (bias && owner >= 0)
-                run->plan.kernels->convert_back(1, bias + j, s->grad_bias.dtype,
-                                                s->grad_bias.data + j * s->grad_bias.stride * bias_size);
+            if (sum && owner->columns)
+                plan->kernels->convert_back(s->dim, sum, s->grad_b.dtype,
+                                            skl_operand_at(&s->grad_b, owner->batch, owner->head, owner->column + j));
+            if (bias && owner->columns)
+                plan->kernels->convert_back(1, bias + j, s->grad_bias.dtype,
+                                            s->grad_bias.data + j * s->grad_bias.stride * bias_size);
             if (sum)
                 memset(sum, 0, (size_t)s->dim * sizeof *sum);
             if (bias)

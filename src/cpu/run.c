@@ -286,7 +286,7 @@ static char *lay_out(struct skl_run *run)
         run->states = (struct skl_state *)(memory + plan->bytes - plan->states_bytes);
     for (int i = 0; i < plan->threads; i++) memset(skl_queue_of(run, i), 0, sizeof(struct skl_queue));
     for (int i = 0; i < plan->blocks; i++) {
-        run->blocks[i] = (struct skl_block){.owner = {-1, -1}, .next_owner = {-1, -1}};
+        run->blocks[i] = (struct skl_block){0};
         skl_lay_block(run->work, plan, memory + (size_t)i * plan->block_bytes, &run->blocks[i]);
     }
     return memory;
@@ -308,7 +308,7 @@ static double patience(const struct skl_work *w)
     enum { LEAST = 20 };                   /* microseconds; a thread that is awake needs one */
     double products_a_microsecond = 50000; /* of one core, roughly */
     double dims = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) * (w->grads ? 2 : 1);
-    double call = (double)w->rows * (double)w->columns * dims / products_a_microsecond;
+    double call = skl_elements(w) * dims / products_a_microsecond;
     return 1e-6 * (call / 4 > LEAST ? call / 4 : LEAST);
 }
 

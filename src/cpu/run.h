@@ -21,9 +21,10 @@ struct skl_run {
     struct skl_team team;
     float unit[2]; /* y = unit x: from scores to logits in base 2 */
 
-    int64_t next_group, next_row; /* what has not been given to a block yet */
-    int more;                     /* does this wave have rows? */
-    int64_t rows_done;            /* of earlier waves; rows without weight or columns are not counted */
+    int64_t next_segment,
+        next_row;      /* what has not been given to a block yet; rows of that segment (a shard: of all) that have */
+    int more;          /* does this wave have rows? */
+    int64_t rows_done; /* of earlier waves; rows without weight or columns are not counted */
     double value;
 
     atomic_int cancelled;
@@ -77,9 +78,8 @@ struct skl_queue *skl_queue_of(const struct skl_run *run, int rank);
 int skl_next_wave(struct skl_run *run);
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel);
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel);
-/* Which matrix of b, among those of all batches and heads, the block's rows see. */
-void skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member, int64_t *batch,
-                    int64_t *head);
+/* Which columns of which b the block's rows see, of those of a member. */
+struct skl_owner skl_b_of_block(const struct skl_work *w, const struct skl_block *block, int side, int64_t member);
 
 static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_block *block)
 {
@@ -90,8 +90,7 @@ static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_
 /* support.c: which columns rows see. */
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block);
 /* The tiles of a chunk that some row of the block sees; none if *first >= *last. */
-void skl_chunk_range(const struct skl_run *run, const struct skl_block *block, int64_t chunk, int64_t *first,
-                     int64_t *last);
+void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *first, int64_t *last);
 int skl_sees_tile(const struct skl_block *block, int64_t tile);
 /* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0,
@@ -101,7 +100,7 @@ void skl_tile_range(const struct skl_run *run, const struct skl_block *block, in
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
 
 /* score.c: scores of a tile. */
-int skl_tile_columns(const struct skl_work *w, int64_t tile);
+int skl_tile_columns(const struct skl_block *block, int64_t tile);
 /* Its columns from entry d0 of dim on: for scores, and for da. */
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
                                      int64_t tile, int64_t d0, int k, void *pack);

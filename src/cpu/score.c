@@ -8,9 +8,9 @@
 
 #include <math.h>
 
-int skl_tile_columns(const struct skl_work *w, int64_t tile)
+int skl_tile_columns(const struct skl_block *block, int64_t tile)
 {
-    int64_t left = w->columns - tile * SKL_BK;
+    int64_t left = block->segment.columns - tile * SKL_BK;
     return left < SKL_BK ? (int)left : SKL_BK;
 }
 
@@ -19,9 +19,8 @@ static const char *column_at(const struct skl_work *w, const struct skl_block *b
                              int64_t column, int64_t d0)
 {
     const struct skl_work_side *s = &w->side[side];
-    int64_t batch, head;
-    skl_b_of_block(w, block, side, member, &batch, &head);
-    return (const char *)skl_operand_at(&s->b, batch, head, column) + d0 * skl_size_of(s->b.dtype);
+    struct skl_owner b = skl_b_of_block(w, block, side, member);
+    return (const char *)skl_operand_at(&s->b, b.batch, b.head, b.column + column) + d0 * skl_size_of(s->b.dtype);
 }
 
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
@@ -29,7 +28,7 @@ struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl
 {
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
-    return run->plan.products[side]->columns(skl_tile_columns(w, tile), k,
+    return run->plan.products[side]->columns(skl_tile_columns(block, tile), k,
                                              column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
                                              b->stride[2], pack);
 }
@@ -39,7 +38,7 @@ struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struc
 {
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
-    return run->plan.products[side]->columns_back(skl_tile_columns(w, tile), k,
+    return run->plan.products[side]->columns_back(skl_tile_columns(block, tile), k,
                                                   column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
                                                   b->stride[2], clean, pack);
 }
@@ -55,7 +54,7 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
     if (tile * SKL_BK >= block->last_column || !s->dim)
         return soon;
-    int n = skl_tile_columns(w, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
+    int n = skl_tile_columns(block, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
     soon.at = column_at(w, block, side, member, tile * SKL_BK + first, d0);
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;

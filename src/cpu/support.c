@@ -8,9 +8,9 @@
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
 {
     int nr = run->plan.kernels->nr;
-    block->first_column = run->work->columns, block->last_column = 0;
+    block->first_column = block->segment.columns, block->last_column = 0;
     for (int panel = 0; panel * nr < block->n; panel++) {
-        int64_t lo = run->work->columns, hi = 0;
+        int64_t lo = block->segment.columns, hi = 0;
         for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
             if (block->lo[i] >= block->hi[i])
                 continue;
@@ -48,10 +48,10 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
     return masked;
 }
 
-void skl_chunk_range(const struct skl_run *run, const struct skl_block *block, int64_t chunk, int64_t *first,
-                     int64_t *last)
+void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *first, int64_t *last)
 {
-    *first = skl_first_tile(&run->plan, chunk), *last = skl_first_tile(&run->plan, chunk + 1);
+    *first = skl_first_tile(block->tiles, block->chunks, chunk);
+    *last = skl_first_tile(block->tiles, block->chunks, chunk + 1);
     int64_t lo = block->first_column / SKL_BK, hi = (block->last_column + SKL_BK - 1) / SKL_BK;
     *first = *first < lo ? lo : *first;
     *last = *last > hi ? hi : *last;

@@ -86,7 +86,7 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
     int64_t first, last;
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
     empty_states(run, block, chunk);
-    skl_chunk_range(run, block, chunk, &first, &last);
+    skl_chunk_range(block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         int64_t stride = tile_place(w, block, tile, keep, y);

@@ -18,7 +18,8 @@ def tensors(n=9, v=30, d=8, dtype=torch.float32):
 def arguments(divergence="forward", dtype=torch.float32):
     x_s, w_s, x_t, w_t = tensors(dtype=dtype)
     options = make_options(_c.LINEAR, dict(divergence=divergence, reduction="sum"))
-    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), *[None] * (_ops.INPUTS - 7), *options]
+    inputs = _c.named_inputs(a_s=x_s, b_s=w_s, bias_s=torch.randn(30), a_t=x_t, b_t=w_t, weight=torch.rand(9))
+    return [*inputs, *options]
 
 
 @pytest.mark.parametrize("divergence", reference.DIVERGENCES)
@@ -118,7 +119,8 @@ def labelled(**more):
     x_s, w_s, x_t, w_t = tensors()
     options = make_options(_c.LINEAR, dict(label_weight=0.5, reduction="sum", **more))
     labels, ids = torch.randint(30, (9,)), torch.randint(-1, 30, (9, 4))
-    return [x_s, w_s, torch.randn(30), x_t, w_t, None, torch.rand(9), None, None, labels, ids, *options]
+    operands = dict(a_s=x_s, b_s=w_s, bias_s=torch.randn(30), a_t=x_t, b_t=w_t)
+    return [*_c.named_inputs(**operands, weight=torch.rand(9), labels=labels, mass_ids=ids), *options]
 
 
 @pytest.mark.parametrize("temperature", (1.0, 2.0))

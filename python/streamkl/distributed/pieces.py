@@ -16,7 +16,6 @@ from .._options import FIELDS, Options
 
 ROWS_OPERANDS = (0, 3)  # a_s and a_t in _c.OPERANDS; the others belong to the columns
 WIDE = (1 << OPERANDS) - 1  # every gradient in f32
-_NO_MORE = (None,) * (len(_c.INPUTS) - _c.LABELS_AT - 1)  # what follows the labels
 
 
 class Run(NamedTuple):
@@ -62,8 +61,9 @@ def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds, empty
             continue
         first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
         sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
-        over_rows = weight, first, past, inputs[_c.LABELS_AT]
-        pieces.append(Piece((a_s, *sliced[:2], a_t, *sliced[2:], *over_rows, *_NO_MORE), here))
+        rows = dict(a_s=a_s, a_t=a_t, weight=weight, begin=first, end=past, labels=inputs[_c.LABELS_AT])
+        columns_of = dict(zip(("b_s", "bias_s", "b_t", "bias_t"), sliced))
+        pieces.append(Piece(_c.named_inputs(**rows, **columns_of), here))
     return pieces
 
 

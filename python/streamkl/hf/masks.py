@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from .._ranges import runs_of
+
 _ROWS_AT_ONCE = 1 << 24  # entries of a mask that exists only as a rule, evaluated together
 
 
@@ -83,9 +85,7 @@ def _seen(mask: Tensor) -> Tensor:
 
 def _range_of(seen: Tensor):
     """The first True of each row, and the one behind the last; 0, 0 if there is none."""
-    begin = seen.to(torch.uint8).argmax(-1)
-    end = begin + seen.sum(-1)
-    rises = (seen[..., 1:] & ~seen[..., :-1]).sum(-1) + seen[..., 0]
-    if (rises > 1).any():
+    begin, end, whole = runs_of(seen, torch, torch.arange(seen.shape[-1], device=seen.device))
+    if not whole.all():
         raise ValueError("what a query sees has gaps, and is not a range of keys")
     return begin, end
