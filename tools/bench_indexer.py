@@ -38,7 +38,9 @@ for t in leaves:
     t.requires_grad_()
 seen = torch.ones(n, n, dtype=torch.bool).tril()
 with torch.no_grad():
-    lse = torch.stack([(q_t[:, h] @ k_t[:, h].mT * D**-0.5).masked_fill(~seen, -torch.inf).logsumexp(-1) for h in range(H)], 1)
+    lse = torch.stack(
+        [(q_t[:, h] @ k_t[:, h].mT * D**-0.5).masked_fill(~seen, -torch.inf).logsumexp(-1) for h in range(H)], 1
+    )
 
 
 def ours(**more):
@@ -54,13 +56,17 @@ def eager():
     torch.autograd.grad((torch.xlogy(t, t) - t * s).sum(-1).mean(), leaves)
 
 
-told = subprocess.run([program, "bench", "--json", "--rows", "512", "--cols", "512"], capture_output=True, text=True, check=True)
+told = subprocess.run(
+    [program, "bench", "--json", "--rows", "512", "--cols", "512"], capture_output=True, text=True, check=True
+)
 peak = json.loads(told.stdout.splitlines()[-1])["peak_gflops"]
 pairs = n * (n + 1) / 2
 for name, more, sweeps in (("with lse_t", dict(lse_t=lse), 1), ("without", {}, 2)):
     seconds = best(lambda more=more: ours(**more))
     flops = 2 * pairs * (3 * HI * DI + sweeps * H * D)
-    print(f"{name:12} {seconds * 1e3:8.1f} ms   {flops / seconds / 1e9 / peak:5.1%} of the FMA peak, {peak:.0f} GFLOP/s")
+    print(
+        f"{name:12} {seconds * 1e3:8.1f} ms   {flops / seconds / 1e9 / peak:5.1%} of the FMA peak, {peak:.0f} GFLOP/s"
+    )
 try:
     print(f"{'torch':12} {best(eager, 2) * 1e3:8.1f} ms")
 except RuntimeError as error:

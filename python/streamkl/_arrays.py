@@ -96,7 +96,11 @@ class Call:
     def _over_packed(self, name: str, array: Array) -> Array:
         """[total] or [total, H] as C has the rows, [1, H, total]."""
         total, heads = self.rows
-        if array.ndim not in (1, 2) or array.shape[0] != total or (array.ndim == 2 and array.shape[1] not in (1, heads)):
+        if (
+            array.ndim not in (1, 2)
+            or array.shape[0] != total
+            or (array.ndim == 2 and array.shape[1] not in (1, heads))
+        ):
             rule = f"with packed sequences it must be [total] or [total, heads], ({total},) or ({total}, {heads})"
             raise bad(f"{name}.shape", array.shape, rule)
         full = np.broadcast_to(array[:, None] if array.ndim == 1 else array, self.rows)

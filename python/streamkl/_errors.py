@@ -28,7 +28,11 @@ def in_python_words(sentence: str, use: int) -> str:
     for theirs, ours in (("listed.", ""), *((f"SKL_TAIL_{tail.upper()}", repr(tail)) for tail in _c.TAILS)):
         sentence = sentence.replace(theirs, ours)
     sentence = sentence.replace("labels.ids", "labels").replace("columns = 0 with", "columns = None with")
-    sentence = sentence.replace("raw_t = 1", "normalise_t = False").replace("raw_t", "normalise_t").replace("pool_block", "block")
+    sentence = (
+        sentence.replace("raw_t = 1", "normalise_t = False")
+        .replace("raw_t", "normalise_t")
+        .replace("pool_block", "block")
+    )
     return _NAME.sub(lambda match: names[match.group(1)], sentence)
 
 

@@ -99,9 +99,7 @@ def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
     """Of a teacher of mixed heads, which gets none."""
     for name, t in (("q_t", q_t), ("k_t", k_t)):
         if torch.is_grad_enabled() and t.requires_grad:
-            raise bad(
-                f"{name}.requires_grad", True, "this teacher gets no gradient: detach() it"
-            )
+            raise bad(f"{name}.requires_grad", True, "this teacher gets no gradient: detach() it")
 
 
 def _lse(t: Any, packed: bool) -> Tensor:

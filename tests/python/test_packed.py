@@ -227,7 +227,9 @@ def test_masks_with_gaps_are_refused(kind):
     mask = torch.ones(2, 1, 5, 6, dtype=torch.bool)
     mask[1, 0, 3, 2] = False
     call = streamkl.ranges_from_mask if kind == "torch" else streamkl.numpy.ranges_from_mask
-    with pytest.raises(ValueError, match=r"cannot use mask\[1, 0, 3\] = 'a row with gaps': a row must be one run of True"):
+    with pytest.raises(
+        ValueError, match=r"cannot use mask\[1, 0, 3\] = 'a row with gaps': a row must be one run of True"
+    ):
         call(mask if kind == "torch" else mask.numpy())
     with pytest.raises(TypeError, match="bool"):
         call(mask.float() if kind == "torch" else mask.float().numpy())

@@ -94,9 +94,7 @@ def gradients(
 def in_place(pieces: Sequence[Piece], made: Sequence[List[Tensor]], inputs: Inputs, need: int) -> List[Tensor]:
     """The pieces' gradients as those of the shard."""
     wanted = [i for i in range(OPERANDS) if need >> i & 1]
-    if len(pieces) == 1 and all(
-        t is None or pieces[0].at.stop == t.shape[-2] for t in (inputs[1], inputs[4])
-    ):
+    if len(pieces) == 1 and all(t is None or pieces[0].at.stop == t.shape[-2] for t in (inputs[1], inputs[4])):
         return made[0]
     out = [torch.zeros(inputs[i].shape, dtype=torch.float32, device=inputs[i].device) for i in wanted]
     for piece, grads in zip(pieces, made):
