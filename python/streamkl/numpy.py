@@ -15,7 +15,6 @@ from . import _c, _call
 from ._arrays import Array, Call, row_arrays, row_views, view
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
-from ._ranges import ranges_of_mask, starts_of_positions
 from ._options import (
     DIVERGENCE,
     IGNORE_INDEX,
@@ -29,6 +28,7 @@ from ._options import (
     pooling,
     show_options,
 )
+from ._ranges import ranges_of_mask, starts_of_positions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
