@@ -247,6 +247,20 @@ static void test_bad_offsets(void)
     test_destroy(&f);
 }
 
+/* More tiles than a wave takes: some blocks wait, and keep what they have summed of a gradient in 16 bits. */
+static void test_waiting_blocks(void)
+{
+    struct kit_case c = kit_attention_case(9000, 9000, 8);
+    c.packed = 6, c.causal = 1, c.own = 1, c.dtype[S] = c.dtype[T] = SKL_BF16;
+    struct kit_fixture f;
+    test_build(&f, &c);
+    for (int i = 0; i <= 6; i++)
+        kit_set(&f.in[KIT_INPUT_CU_Q].t, i, 1500 * i), kit_set(&f.in[KIT_INPUT_CU_K].t, i, 1500 * i);
+    kit_expect(&f);
+    test_run(&f, KIT_TOGETHER);
+    test_destroy(&f);
+}
+
 int main(void)
 {
     test_begin("test_packed");
@@ -258,5 +272,6 @@ int main(void)
     test_equal_lengths();
     test_nan_stays();
     test_bad_offsets();
+    test_waiting_blocks();
     return test_end();
 }
