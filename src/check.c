@@ -341,6 +341,9 @@ static enum skl_status check_columns(const struct skl_problem *p)
 
 static enum skl_status check_teacher(const struct skl_problem *p)
 {
+    int mixed = skl_mixes_heads(p);
+    if (mixed && p->use == SKL_LINEAR)
+        return skl_check_mixture(p); /* refuses it, whatever teacher there is */
     if (p->listed && (p->t.a.data || p->t.b.data || p->t.bias.data))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with t.%s: there is one teacher",
                         (const void *)p->listed,
@@ -355,7 +358,7 @@ static enum skl_status check_teacher(const struct skl_problem *p)
         return SKL_OK;
     }
     TRY(check_operands(p, &p->t, &teacher_names));
-    int lead = p->s.a.ndim - 1, mixed = skl_mixes_heads(p);
+    int lead = p->s.a.ndim - 1;
     int64_t like_s[4] = {-1, -1, -1, -1};
     for (int i = 0; i < lead; i++) like_s[i] = mixed && i == 1 ? -1 : p->s.a.shape[i];
     if (mixed)
@@ -364,17 +367,13 @@ static enum skl_status check_teacher(const struct skl_problem *p)
     return skl_check_tensor(&p->t.a, &same_rows);
 }
 
-/* Every label is a column or ignored; labels of a device are not looked at. */
-static enum skl_status check_ids(const struct skl_problem *p)
+/* Every label is a column or ignored. */
+static enum skl_status check_ids(const struct skl_problem *p, const struct skl_work *w)
 {
-    struct skl_work w = {0};
-    if (p->labels->ids.device != SKL_CPU)
-        return SKL_OK;
-    skl_fill_problem(p, &w);
-    int64_t columns = p->shard ? p->shard->columns : w.columns;
-    for (int64_t row = 0, at[3]; row < w.rows; row++) {
-        skl_row_index(&w, row, at);
-        int64_t id = skl_row_id(&w.labels.ids, at, 0);
+    int64_t columns = p->shard ? p->shard->columns : w->columns;
+    for (int64_t row = 0, at[3]; row < w->rows; row++) {
+        skl_row_index(w, row, at);
+        int64_t id = skl_row_id(&w->labels.ids, at, 0);
         if (id != p->labels->ignore && (id < 0 || id >= columns))
             return skl_fail(SKL_BAD_ARGUMENT,
                             "cannot use labels.ids[%lld] = %lld: it must be a column, 0 to %lld, or %lld (ignored)",
@@ -401,31 +400,51 @@ static enum skl_status check_labels(const struct skl_problem *p)
         return bad_real("labels.smoothing", l->smoothing, "it must be at least 0 and below 1");
     if (!(l->z_loss >= 0 && l->z_loss < HUGE_VAL))
         return bad_real("labels.z_loss", l->z_loss, "it must be finite and not negative");
-    return check_ids(p);
+    return SKL_OK;
 }
 
-/* Shaped as s.a but for the last dimension; every id is a column or an empty slot. */
+/* Shaped as s.a but for the last dimension. */
 static enum skl_status check_mass_ids(const struct skl_problem *p)
 {
     int64_t shape[4] = {p->s.a.shape[0], p->s.a.shape[1], p->s.a.shape[2], p->s.a.shape[3]};
-    struct skl_work w = {0};
     struct skl_rule rule = {"mass_ids", p->s.a.ndim, 1 << SKL_I32 | 1 << SKL_I64, shape, 0, 0};
     shape[p->s.a.ndim - 1] = -1;
-    TRY(skl_check_tensor(&p->mass_ids, &rule));
-    if (p->mass_ids.device != SKL_CPU)
-        return SKL_OK;
-    skl_fill_problem(p, &w);
-    for (int64_t row = 0, at[3]; row < w.rows; row++) {
-        skl_row_index(&w, row, at);
-        for (int64_t k = 0; k < w.mass_ids.count; k++) {
-            int64_t id = skl_row_id(&w.mass_ids, at, k);
-            if (id < -1 || id >= w.columns)
+    return skl_check_tensor(&p->mass_ids, &rule);
+}
+
+/* Every id is a column or an empty slot. */
+static enum skl_status check_masses(const struct skl_work *w)
+{
+    for (int64_t row = 0, at[3]; row < w->rows; row++) {
+        skl_row_index(w, row, at);
+        for (int64_t k = 0; k < w->mass_ids.count; k++) {
+            int64_t id = skl_row_id(&w->mass_ids, at, k);
+            if (id < -1 || id >= w->columns)
                 return skl_fail(SKL_BAD_ARGUMENT,
                                 "cannot use mass_ids[%lld, %lld] = %lld: it must be a column, 0 to %lld, or -1 (empty)",
-                                (long long)row, (long long)k, (long long)id, (long long)w.columns - 1);
+                                (long long)row, (long long)k, (long long)id, (long long)w->columns - 1);
         }
     }
     return SKL_OK;
+}
+
+/* What is in the tensors of integers, which may be read when every tensor has its shape and its device. Those of a
+ * device are not looked at. */
+static enum skl_status check_contents(const struct skl_problem *p)
+{
+    struct skl_work w = {0};
+    if (p->s.a.device != SKL_CPU)
+        return SKL_OK;
+    if (p->head_map.data)
+        TRY(skl_check_head_map(p));
+    if (!p->listed && !p->labels && !p->mass_ids.data)
+        return SKL_OK;
+    skl_fill_problem(p, &w);
+    if (p->listed)
+        TRY(skl_check_listed_entries(p, &w));
+    if (p->labels)
+        TRY(check_ids(p, &w));
+    return p->mass_ids.data ? check_masses(&w) : SKL_OK;
 }
 
 /* Where a shard's columns are among those of all shards, which its labels count. */
@@ -538,6 +557,7 @@ static enum skl_status check_problem(const struct skl_problem *p)
         TRY(check_mass_ids(p));
     TRY(check_devices(p, inputs, name_inputs(p, inputs)));
     TRY(check_packed(p));
+    TRY(check_contents(p));
     return check_workspace(p);
 }
 
@@ -669,6 +689,8 @@ static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_p
     if (call == SKL_CALL_VALUE && (any_grad(&out->s) || any_grad(&out->t)))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in skl_value: call skl_value_and_grad",
                         any_grad(&out->s) ? "s" : "t");
+    if ((p->labels || p->listed) && !p->t.a.data && !p->t.b.data && any_grad(&out->t))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.t gradients: there is no teacher to be differentiated");
     TRY(check_grads(&p->s, &out->s, &student_names));
     return check_grads(&p->t, &out->t, &teacher_names);
 }

@@ -12,8 +12,7 @@ static double excess_allowed(const struct skl_listed *l)
     return l->logprobs.dtype == SKL_F32 ? 1e-4 : 0x1p-6;
 }
 
-/* Every entry is a column or an empty slot, and together they are no more than everything. */
-static enum skl_status check_entries(const struct skl_problem *p, const struct skl_work *w)
+enum skl_status skl_check_listed_entries(const struct skl_problem *p, const struct skl_work *w)
 {
     int rest_is_missing = w->listed.tail == SKL_TAIL_BUCKET && !w->listed.rest.data;
     for (int64_t row = 0, at[3]; row < w->rows; row++) {
@@ -94,16 +93,8 @@ static enum skl_status check_tensors(const struct skl_problem *p)
 
 enum skl_status skl_check_listed(const struct skl_problem *p)
 {
-    struct skl_work w = {0};
-    struct skl_problem unlabelled = *p; /* ids of other kinds are checked later */
     enum skl_status status = check_place(p);
     if (!status)
         status = check_kind(p);
-    if (!status)
-        status = check_tensors(p);
-    if (status)
-        return status;
-    unlabelled.labels = NULL, unlabelled.mass_ids = (struct skl_tensor){0};
-    skl_fill_problem(&unlabelled, &w);
-    return check_entries(p, &w);
+    return status ? status : check_tensors(p);
 }

@@ -38,10 +38,16 @@ static enum skl_status check_map(const struct skl_problem *p)
         FAIL("cannot use head_map.ndim = 1 with mix_t = %lld: it must be [heads, mix_t]", (long long)p->mix_t);
     struct skl_rule rule = {"head_map", map->ndim == 1 ? 1 : 2, 1 << SKL_I32, shape, 0, 0};
     enum skl_status status = skl_check_tensor(map, &rule);
-    if (status)
-        return status;
-    if (map->ndim == 2 && map->shape[1] == 0)
+    if (!status && map->ndim == 2 && map->shape[1] == 0)
         FAIL("cannot use head_map.shape[1] = 0: a mixture has at least one head");
+    if (!status && map->ndim == 2 && map->shape[1] > INT32_MAX)
+        FAIL("cannot use head_map.shape[1] = %lld: there may be at most 2^31 - 1", (long long)map->shape[1]);
+    return status;
+}
+
+enum skl_status skl_check_head_map(const struct skl_problem *p)
+{
+    const struct skl_tensor *map = &p->head_map;
     for (int64_t h = 0; h < map->shape[0]; h++)
         for (int64_t k = 0; k < (map->ndim == 2 ? map->shape[1] : 1); k++) {
             int32_t head = ((const int32_t *)map->data)[h * map->stride[0] + (map->ndim == 2 ? k * map->stride[1] : 0)];
@@ -62,8 +68,6 @@ enum skl_status skl_check_indexer(const struct skl_problem *p)
         FAIL("cannot use s.b.shape[1] = %lld heads: all heads of an indexer share one", (long long)p->s.b.shape[1]);
     if (a->shape[1] < 1 || a->shape[1] > INT32_MAX)
         FAIL("cannot use s.a.shape[1] = %lld heads: an indexer has at least one", (long long)a->shape[1]);
-    if (p->t.a.data && (p->t.a.shape[1] < 1 || p->t.a.shape[1] > INT32_MAX))
-        FAIL("cannot use t.a.shape[1] = %lld heads: a mean takes at least one", (long long)p->t.a.shape[1]);
     if (p->s.softcap != 0)
         FAIL("cannot use s.softcap = %g: an indexer has none", p->s.softcap);
     if (p->mass_ids.data)
@@ -88,14 +92,18 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
              (int)p->divergence);
     if (p->use == SKL_INDEXER && (p->mix_t || p->head_map.data))
         FAIL("cannot use %s with an indexer: its teacher is the mean of all heads", p->mix_t ? "mix_t" : "head_map");
-    int64_t heads = p->s.a.shape[1], mixed = p->mix_t > 0 ? p->mix_t : 1;
+    if (p->use == SKL_INDEXER && (p->t.a.shape[1] < 1 || p->t.a.shape[1] > INT32_MAX))
+        FAIL("cannot use t.a.shape[1] = %lld heads: a mean takes at least one", (long long)p->t.a.shape[1]);
+    int64_t heads = p->s.a.shape[1], mixed = p->mix_t > 0 ? p->mix_t : 1, wanted;
     if (p->head_map.data) {
         status = check_map(p);
         if (status)
             return status;
-    } else if (p->use != SKL_INDEXER && p->t.a.shape[1] != heads * mixed) {
+    } else if (p->use != SKL_INDEXER && __builtin_mul_overflow(heads, mixed, &wanted)) {
+        FAIL("cannot use mix_t = %lld: s.a has %lld heads", (long long)mixed, (long long)heads);
+    } else if (p->use != SKL_INDEXER && p->t.a.shape[1] != wanted) {
         FAIL("cannot use t.a.shape[1] = %lld heads: it must be %lld, mix_t = %lld for each of the %lld of s.a",
-             (long long)p->t.a.shape[1], (long long)(heads * mixed), (long long)mixed, (long long)heads);
+             (long long)p->t.a.shape[1], (long long)wanted, (long long)mixed, (long long)heads);
     }
     struct skl_rule lse = {"lse_t", 3, 1 << SKL_F32, p->t.a.shape, 0, 0};
     return p->lse_t.data ? skl_check_tensor(&p->lse_t, &lse) : SKL_OK;
@@ -104,7 +112,6 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
 /* A teacher whose keys are pooled into blocks, the student's keys. */
 enum skl_status skl_check_pooled(const struct skl_problem *p)
 {
-    int64_t keys = p->t.b.shape[2], blocks = p->pool_block > 0 ? (keys + p->pool_block - 1) / p->pool_block : 0;
     if (p->use != SKL_ATTENTION)
         FAIL("cannot use pool_block = %lld: only attention has keys to pool", (long long)p->pool_block);
     if (p->pool_block < 1 || p->pool_block > INT32_MAX)
@@ -117,6 +124,7 @@ enum skl_status skl_check_pooled(const struct skl_problem *p)
         FAIL("cannot use pool_block = %lld with mixed heads or given LSEs", (long long)p->pool_block);
     if (p->columns || p->mass_ids.data)
         FAIL("cannot use %s with pool_block = %lld", p->columns ? "columns" : "mass_ids", (long long)p->pool_block);
+    int64_t keys = p->t.b.shape[2], blocks = keys / p->pool_block + (keys % p->pool_block != 0);
     if (p->s.b.shape[2] != blocks)
         FAIL("cannot use s.b.shape[2] = %lld: %lld keys of t.b make %lld blocks of %lld", (long long)p->s.b.shape[2],
              (long long)keys, (long long)blocks, (long long)p->pool_block);

@@ -352,6 +352,7 @@ int skl_mixes_heads(const struct skl_problem *p);
 enum skl_status skl_check_indexer(const struct skl_problem *p);
 enum skl_status skl_check_pooled(const struct skl_problem *p);
 enum skl_status skl_check_mixture(const struct skl_problem *p);
+enum skl_status skl_check_head_map(const struct skl_problem *p); /* every entry is a head; the map may be read */
 enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
 
 /* A row's state in the order P, Q; struct skl_state names the same numbers by student and teacher. */

@@ -112,8 +112,8 @@ static void numbers(void)
 {
     RULE(ALL, "problem", "NULL", x.problem = NULL);
     RULE(ALL, "struct_size", "3", x.p.struct_size = 3);
-    RULE(ALL, "use", "2", x.p.use = 2);
-    RULE(ALL, "use", "-1", x.p.use = -1);
+    RULE(ALL, "use = 3", "SKL_LINEAR", x.p.use = 3);
+    RULE(ALL, "use = -1", "SKL_LINEAR", x.p.use = -1);
     RULE(ALL, "divergence", "7", x.p.divergence = 7);
     RULE(ALL, "divergence", "-1", x.p.divergence = -1);
     RULE(ALL, "reduction", "2", x.p.reduction = 2);
@@ -206,6 +206,38 @@ static void rows(void)
     RULE(WRITERS, "out.kl_s", "0x", (x.out.kl_s = x.out.lse_s, x.out.lse_s.data = NULL));
     RULE(WRITERS, "out.loss", "0", x.out.loss.stride[2] = 0);
     RULE(WRITERS, "out.loss", "1", (x.out.loss.stride[2] = x.out.loss.stride[0] = x.out.loss.stride[1] = 1));
+}
+
+/* Gives the call labels, and returns integers over the rows. */
+static struct skl_tensor integers(struct args *x, struct skl_labels *labels)
+{
+    static int32_t ids[STATES];
+    struct skl_tensor t = x->f->out[KIT_LOSS].t;
+    t.data = ids, t.dtype = SKL_I32;
+    for (int i = 0; i < t.ndim; i++) t.stride[i] = 0;
+    *labels = (struct skl_labels){.struct_size = sizeof *labels, .ids = t, .kl_weight = 1};
+    x->p.labels = labels;
+    return t;
+}
+
+/* What is in a tensor is read when all of them have their shapes and are on one device: these have no memory there. */
+static void contents(void)
+{
+    enum { CALLS = VALUE | GRAD | SIZE };
+    void *device = (void *)(uintptr_t)256;
+    struct skl_labels labels;
+    LINEAR(CALLS, "mass_ids.ndim", "77",
+           (x.p.mass_ids = integers(&x, &labels), x.p.mass_ids.data = device, x.p.mass_ids.ndim = 77));
+    LINEAR(CALLS, "weight", "cuda:0",
+           (x.p.weight = integers(&x, &labels), x.p.weight.dtype = SKL_F32, x.p.weight.data = device,
+            x.p.weight.device = SKL_CUDA));
+    LINEAR(CALLS, "labels.ids", "cuda:0",
+           (integers(&x, &labels), labels.ids.data = device, labels.ids.device = SKL_CUDA));
+    LINEAR(GRAD, "out.t gradients", "no teacher",
+           (integers(&x, &labels), x.p.t.a.data = x.p.t.b.data = x.p.t.bias.data = NULL, x.out.lse_t.data = NULL));
+    LINEAR(CALLS, "head_map", "linear",
+           (x.p.head_map = integers(&x, &labels), x.p.head_map.data = device, x.p.t.a.data = x.p.t.b.data = NULL));
+    RULE(CALLS, "head_map", "cuda:0", (x.p.head_map = skl_on_cuda(skl_vector(SKL_I32, device, x.p.s.a.shape[1]), 0)));
 }
 
 static void outputs(void)
@@ -344,6 +376,7 @@ int main(void)
     numbers();
     operands();
     rows();
+    contents();
     outputs();
     between_calls();
     messages();
