@@ -19,7 +19,7 @@ from .._options import FIELDS, NAMES, Options, bad
 from .group import Group
 
 BY_ROW = 2.0  # reduction "none" among the numbers of the others
-_LENGTH, _TEXT = 96, 1024  # numbers and bytes of a status and of an error's sentence
+_LENGTH, _TEXT = 256, 1024  # numbers of a status, with room for options to come; bytes of an error's sentence
 
 # Options that change how a rank computes and not what: they may differ.
 _HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order", "round_dz")
