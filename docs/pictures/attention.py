@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of docs/attention-losses.md: python3 docs/pictures/attention.py writes the .svg files beside itself."""
+"""Draws the pictures of docs/attention.md: python3 docs/pictures/attention.py writes the .svg files beside itself."""
 
 from make import DZ, ENGINE, FACE, INK, LINE, PLAIN, SOFT, P, Picture, Q
 
