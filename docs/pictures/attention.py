@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/attention.md: python3 docs/pictures/attention.py writes the .svg files beside itself."""
 
-from make import DZ, ENGINE, FACE, INK, LINE, PLAIN, SOFT, P, Picture, Q
+from make import ENGINE, FACE, INK, LINE, PLAIN, SOFT, P, Picture, Q
 
 CELL = 14
 
@@ -21,7 +21,7 @@ def packed() -> None:
         "packed",
         330,
         "Packed sequences",
-        "Three sequences one after the other; each query sees the keys of its own sequence up to its diagonal, aligned "
+        "Four sequences one after the other, one of them empty; each query sees the keys of its own sequence up to its diagonal, aligned "
         "bottom right. Everything else is not computed.",
     )
     first_q = [sum(queries[:i]) for i in range(5)]
@@ -80,42 +80,6 @@ def row_tensors() -> None:
     picture.write()
 
 
-def sinks() -> None:
-    picture = Picture(
-        "sinks",
-        260,
-        "A sink",
-        "A row of logits with one more column, the sink of its head. Column mode compares the distributions over keys and "
-        "sink, conditional mode those over the keys alone.",
-    )
-    for side, (name, colors, heights) in enumerate(
-        (("teacher", P, (30, 12, 22, 8, 44)), ("student", Q, (18, 20, 16, 14, 50)))
-    ):
-        x = 40 + side * 190
-        picture.text(x, 66, name, size=12.5, weight=600, color=colors[1])
-        for j, height in enumerate(heights):
-            sink = j == len(heights) - 1
-            picture.box(x + j * 28 + (10 if sink else 0), 150 - height, 20, height, DZ if sink else colors, 2)
-        picture.text(x, 168, "keys", size=11.5, color=SOFT)
-        picture.text(x + 118, 168, "sink", size=11.5, color=DZ[1])
-    picture.lines(
-        430,
-        78,
-        "sink_s, sink_t [H]: one logit a head, in every row.||Both given: the sink is a category of the|divergence, and "
-        "gets a gradient,|dsink = sum over rows of q_sink - p_sink|(forward KL).",
-        size=12,
-    )
-    picture.lines(
-        40,
-        200,
-        'sink="conditional": both sides renormalised over the keys. A factor that all keys share cancels, so that|sinks change '
-        "nothing then and get no gradient. The only way where one side has none.",
-        size=12,
-    )
-    picture.write()
-
-
 if __name__ == "__main__":
     packed()
     row_tensors()
-    sinks()
