@@ -49,7 +49,7 @@ extern "C" {
 enum skl_status {
     SKL_OK = 0,
     SKL_BAD_ARGUMENT = 1,  /* an argument breaks a rule; nothing was written */
-    SKL_UNSUPPORTED = 2,   /* a device or instruction set that this build or machine does not have */
+    SKL_UNSUPPORTED = 2,   /* a device or instruction set that is not here, or a problem that CUDA does not do */
     SKL_OUT_OF_MEMORY = 3, /* the workspace could not be allocated; nothing was written */
     SKL_CANCELLED = 4,     /* a callback, of progress or of a shard, asked to stop; outputs are undefined */
     SKL_NO_DEVICE = 5,     /* CUDA tensors, and no CUDA device or driver; nothing was written */
@@ -121,7 +121,7 @@ enum skl_use {
     SKL_LINEAR = 1,
     /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the mean of the
      * softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t as in attention. Rows
-     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. On the CPU. */
+     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. On the CPU. Make it with skl_problem_of(SKL_INDEXER, ...). */
     SKL_INDEXER = 2
 };
 
@@ -304,8 +304,8 @@ struct skl_problem {
     int32_t raw_t;
     int32_t identity; /* SKL_INDEXER: 1: act is the identity instead of ReLU */
 
-    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with lists, mixtures of heads, progress, and details of
-     * rows but out.kl, ce, logprob_s and l1_s. */
+    /* Optional; of skl_value and skl_value_and_grad on the CPU. Not with lists, mixtures of heads, pooled keys, packed
+     * sequences, progress, and details of rows but out.kl, ce, logprob_s and l1_s. */
     const struct skl_shard *shard;
 
     /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are faster, and
@@ -325,8 +325,8 @@ struct skl_problem {
     /* Packed sequences of attention, one after the other in the rows and in the columns of one batch (B = 1): optional i32
      * [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which see columns
      * cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of rows or columns. N
-     * and M of 'causal' and of the windows are those of the sequence, and begin and end count from its first column. Not on
-     * CUDA. */
+     * and M of 'causal' and of the windows are those of the sequence, and begin, end, mass_ids and top1 count from its first column. Not
+     * with indexers, pool_block and shards, nor on CUDA. */
     struct skl_tensor cu_seqlens_q, cu_seqlens_k;
 };
 
