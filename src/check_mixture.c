@@ -40,8 +40,11 @@ static enum skl_status check_map(const struct skl_problem *p)
     enum skl_status status = skl_check_tensor(map, &rule);
     if (!status && map->ndim == 2 && map->shape[1] == 0)
         FAIL("cannot use head_map.shape[1] = 0: a mixture has at least one head");
-    if (!status && map->ndim == 2 && map->shape[1] > INT32_MAX)
-        FAIL("cannot use head_map.shape[1] = %lld: there may be at most 2^31 - 1", (long long)map->shape[1]);
+    const int64_t *n = p->s.a.shape; /* the LSEs of all heads and rows are to be counted in bytes */
+    int64_t lses;
+    if (!status && map->ndim == 2 &&
+        (__builtin_mul_overflow(n[0] * n[1] * n[2], map->shape[1], &lses) || lses > (int64_t)1 << 59))
+        FAIL("cannot use head_map.shape[1] = %lld: that is too many for the rows of s.a", (long long)map->shape[1]);
     return status;
 }
 

@@ -63,7 +63,8 @@ def indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t=None) -> I
     for name, t, dims in (("q_i", q_i, 4), ("k_i", k_i, 3), ("w_i", w_i, 3), ("q_t", q_t, 4), ("k_t", k_t, 4)):
         _check(name, t)
         if t.dim() != dims:
-            shape = {"q_i": "[B, Hi, N, Di]", "k_i": "[B, M, Di]", "w_i": "[B, N, Hi]"}.get(name, "[B, heads, keys, D]")
+            teacher = {"q_t": "[B, H, N, D]", "k_t": "[B, Hkv, M, D]"}
+            shape = {"q_i": "[B, Hi, N, Di]", "k_i": "[B, M, Di]", "w_i": "[B, N, Hi]", **teacher}[name]
             raise bad(f"{name}.shape", tuple(t.shape), f"it must be {shape}")
     _refuse_tangents(q_i, k_i, w_i, q_t, k_t)
     rows = (q_i.shape[0], q_i.shape[2])

@@ -46,12 +46,15 @@ static double log_sum(double x, double y)
     return high == -INFINITY ? low : high + log1p(exp(low - high));
 }
 
-/* By column, and of equal ones by mass, so that their sum has one order. */
+/* By column, and of equal ones by mass, so that their sum has one order; NaN has its place behind the numbers, since
+ * qsort() may leave its array where an order contradicts itself. */
 static int by_column(const void *x, const void *y)
 {
     const struct skl_entry *a = x, *b = y;
     if (a->id != b->id)
         return a->id < b->id ? -1 : 1;
+    if (isnan(a->logp) || isnan(b->logp))
+        return !!isnan(a->logp) - !!isnan(b->logp);
     return (a->logp > b->logp) - (a->logp < b->logp);
 }
 
