@@ -88,7 +88,7 @@ static void compare(const struct trial *t, double value, const struct kit_indexe
 
 static void every_way(struct trial *t)
 {
-    static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+    static const enum skl_isa isas[] = TEST_ISAS;
     struct kit_indexer want = {.loss = want_loss, .da = want_da, .db = want_db, .dw = want_dw, .size = size};
     struct skl_problem *p = &t->p;
     double value, most_weight = p->weight.data ? 4 : 1,

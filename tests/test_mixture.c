@@ -3,28 +3,6 @@
  * instruction set; the same bits for any number of threads; exact zeros, NaN, and what the border refuses. */
 #include "cases.h"
 
-static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
-
-static void all_ways(const struct kit_case *c)
-{
-    struct kit_fixture f;
-    char text[512];
-    test_build(&f, c);
-    kit_expect(&f);
-    kit_describe(c, text, sizeof text);
-    for (int k = 0; k < COUNT(isas); k++) {
-        if (!skl_isa_available(isas[k]))
-            continue;
-        f.p.isa = isas[k];
-        test_context("%s: %s", skl_isa_name(isas[k]), text);
-        for (int way = 0; way < KIT_WAYS; way++)
-            if (way != KIT_SLICES || kit_in_slices(c))
-                test_run(&f, (enum kit_way)way);
-    }
-    test_destroy(&f);
-    test_context("%s", "");
-}
-
 static struct kit_case mixture(int64_t mix, int lses)
 {
     struct kit_case c = kit_attention_case(150, 400, 40);
@@ -157,11 +135,11 @@ int main(void)
     for (int i = test_cases(60, 8); i > 0; i--) {
         struct kit_case c = kit_random_mixture(&test_numbers);
         kit_shrink(&c, 4e5);
-        all_ways(&c);
+        test_all_ways(&c);
     }
     struct kit_case wide = mixture(3, 0); /* dim in two column tiles */
     wide.dim[T] = 300, wide.rows = 20;
-    all_ways(&wide);
+    test_all_ways(&wide);
     threads();
     zeros();
     nan_stays();

@@ -85,7 +85,7 @@ static void compare(const struct trial *t, double value, double want)
 
 static void every_way(struct trial *t)
 {
-    static const enum skl_isa isas[] = {SKL_ISA_BASELINE, SKL_ISA_AVX2, SKL_ISA_AVX512, SKL_ISA_NEON};
+    static const enum skl_isa isas[] = TEST_ISAS;
     const struct skl_tensor *a = &t->p.s.a;
     double value, want = expect(t);
     for (int k = 0; k < COUNT(isas); k++) {
