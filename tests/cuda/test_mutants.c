@@ -214,8 +214,10 @@ static void try_mutant(const char *unit, const char *kernel, struct subject *s, 
     tally->by_numbers += strstr(killer, "NaN") || strstr(killer, "wrong");
 }
 
-static const char *const synchronising[] = {
-    "bar.sync", "bar.warp.sync", "barrier.sync", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"};
+/* Not bar.warp.sync: no kernel has memory of a warp's own, so it only makes lanes meet, as they always do in the emulator.
+ * sass/convergence.py looks at that in the machine code. */
+static const char *const synchronising[] = {"bar.sync", "barrier.sync", "cp.async.commit_group", "cp.async.wait_group",
+                                            "cp.async.wait_all"};
 
 /* The instruction of a line that begins with one of the names, or NULL. */
 static char *instruction(char *line)
@@ -303,7 +305,7 @@ int main(int argc, char **argv)
         struct tally t = mutate_unit(unit);
         printf("%s: %d mutants, %d survive, %d seen in the numbers, %.1f s\n", unit, t.mutants, t.survivors,
                t.by_numbers, test_cpu_seconds() - start);
-        CHECK(t.mutants > 0, "%s has nothing to take out", unit);
+        CHECK(t.mutants > 0 || !strstr(test_device_ptx(unit), ".shared"), "%s has nothing to take out", unit);
         all.mutants += t.mutants, all.survivors += t.survivors, all.by_numbers += t.by_numbers;
     }
     printf("%d mutants, %d survive, %d seen in the numbers\n", all.mutants, all.survivors, all.by_numbers);
