@@ -7,6 +7,7 @@
     linear_topk_kl                      the same with a teacher of lists, ids and log-probabilities
     AttentionKLLoss, LinearKLLoss, LinearTopKKLLoss, LinearCrossEntropyLoss
                                         the same as torch modules
+    topk_of, save_lists, load_lists     such lists of a live teacher, and files of them
     compress_head                       a teacher's head of low rank
     attention_partial, linear_partial, merge, finish, attention_backward, linear_backward
                                         rows whose columns are in several pieces or places
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp, linear_topk_kl
     from .indexer import indexer_kl, pooled_attention_kl
+    from .lists import Lists, StoredLists, load_lists, save_lists, topk_of
     from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
     from .partial import attention_backward, attention_partial, finish, linear_backward, linear_partial, merge
@@ -47,7 +49,9 @@ __all__ = [
     "LinearCrossEntropyLoss",
     "LinearKLLoss",
     "LinearTopKKLLoss",
+    "Lists",
     "LowRankHead",
+    "StoredLists",
     "attention_backward",
     "attention_kl",
     "attention_partial",
@@ -62,9 +66,12 @@ __all__ = [
     "linear_logsumexp",
     "linear_partial",
     "linear_topk_kl",
+    "load_lists",
     "merge",
     "pooled_attention_kl",
     "ranges_from_mask",
+    "save_lists",
+    "topk_of",
 ]
 
 _HOMES = {
@@ -79,6 +86,11 @@ _HOMES = {
     "LinearCrossEntropyLoss": ".modules",
     "LinearKLLoss": ".modules",
     "LinearTopKKLLoss": ".modules",
+    "Lists": ".lists",
+    "StoredLists": ".lists",
+    "load_lists": ".lists",
+    "save_lists": ".lists",
+    "topk_of": ".lists",
     "LowRankHead": ".low_rank",
     "compress_head": ".low_rank",
     "DriftMetric": ".compare.metric",
@@ -98,6 +110,7 @@ _ROOMS = (
     "functional",
     "hf",
     "liger",
+    "lists",
     "low_rank",
     "modules",
     "nemo_rl",

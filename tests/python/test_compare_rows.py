@@ -68,7 +68,7 @@ def test_without_labels(sides):
 def test_top_tokens(sides):
     ids, logprob = top_tokens(sides[1], 5)
     want = dense(sides[1]).topk(5)
-    assert torch.equal(ids, want.indices) and (logprob - want.values).abs().max() < 1e-5
+    assert torch.equal(ids.long(), want.indices) and (logprob - want.values).abs().max() < 1e-5
 
 
 def test_equal_sides_are_exactly_zero(sides):
@@ -86,9 +86,9 @@ def test_broken_rows_are_found(sides, value):
 
 
 def test_one_product_a_side(sides, monkeypatch):
-    """Everything that is told of a token comes from one call of linear_kl: tiles of logits are for what is shown."""
+    """Everything that is told of a token comes from one call of linear_kl: topk_of is for what is shown."""
     calls = []
-    monkeypatch.setattr(rows, "_logits", None)
+    monkeypatch.setattr(rows, "topk_of", None)
     monkeypatch.setattr(rows, "linear_kl", lambda *a, **k: calls.append(k) or linear_kl(*a, **k))
     token_rows(*sides)
     assert len(calls) == 1

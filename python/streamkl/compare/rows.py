@@ -2,20 +2,21 @@
 """Everything that touches logits: hidden states and heads of two models -> numbers a token.
 
 No [tokens, vocabulary] is ever held: one call of linear_kl streams over the vocabulary and tells all numbers of a token,
-with one product a side. Only the most likely tokens of the few that are shown come from tiles of their own.
+with one product a side. Only the most likely tokens of the few that are shown come from another one, topk_of.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..functional import linear_kl
+from ..lists import topk_of
 
-TOKENS, COLUMNS, TOP = 512, 4096, 10  # of a tile; TOP: ranks beyond it are all told as TOP
+TOP = 10  # ranks beyond it are all told as TOP
 
 
 class HeadLike(Protocol):
@@ -100,37 +101,13 @@ def _logit_of(side: Side, ids: Tensor) -> Tensor:
     return _shaped(z if side.head.bias is None else z + side.head.bias[ids].float(), side.head)
 
 
-def _logits(side: Side, rows: slice, columns: slice) -> Tensor:
-    z = side.hidden[rows].float() @ side.head.weight[columns].float().T
-    return _shaped(z if side.head.bias is None else z + side.head.bias[columns].float(), side.head)
-
-
-def _slices(n: int, step: int) -> Iterator[slice]:
-    return (slice(i, min(i + step, n)) for i in range(0, n, step))
-
-
-@torch.no_grad()
 def top_tokens(side: Side, k: int) -> Tuple[Tensor, Tensor]:
     """ids and log-probabilities [tokens, k] of the k most likely tokens, the first first."""
-    ids, values = [], []
-    v = vocabulary(side.head)
-    for rows in _slices(len(side.hidden), TOKENS):
-        best, where, total = None, None, None
-        for columns in _slices(v, COLUMNS):
-            z = _logits(side, rows, columns)
-            part, at = z.topk(min(k, z.shape[-1]))
-            at = at + columns.start
-            log_sum = z.logsumexp(-1)
-            if best is not None:
-                part, at = torch.cat([best, part], -1), torch.cat([where, at], -1)
-                log_sum = torch.logaddexp(total, log_sum)
-            best, order = part.topk(min(k, part.shape[-1]))
-            where, total = at.gather(-1, order), log_sum
-        ids.append(where)
-        values.append(best - total[:, None])
-    if not ids:
-        return torch.zeros(0, min(k, v), dtype=torch.long), torch.zeros(0, min(k, v))
-    return torch.cat(ids), torch.cat(values)
+    head, v = side.head, vocabulary(side.head)
+    top = topk_of(
+        side.hidden, head.weight, min(k, v), bias=head.bias, scale=head.scale, softcap=head.softcap, columns=v
+    )
+    return top.ids, top.logprobs
 
 
 def not_finite(rows: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

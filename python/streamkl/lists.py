@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of a live teacher for linear_topk_kl, and files of them: the teacher runs once, the student reads K numbers a token.
+
+    u = sign(scale) (x w^T + bias), or c tanh(scale (x w^T + bias) / c)     scores, in f32; logits are unit u
+    S = the ids of the k largest u, of equal ones the lower
+    rest = LSE of unit u off S        LSE = log(e^rest + sum over S of e^(unit u))
+    logprobs = unit u - LSE           tail_logprob = rest - LSE
+
+The vocabulary is read once for each block of rows, in slices. A slice's scores lie behind the k best so far in one buffer
+[rows, k + width]; the k best of both stay, everything else, what they displace too, is summed up into rest. So rest is a sum
+over what is not listed, and never 1 minus the others. Buffers are of a few MiB, whatever N, V and D are; sums and logarithms
+of a row are in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import uuid
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from . import _options as options
+from ._inputs import _check as check_operand
+from ._options import bad
+
+_ENTRIES = 1 << 21  # of a buffer: 8 MiB of f32
+_WIDTH = 4096  # most columns of a slice
+_STORED = (torch.float32, torch.bfloat16, torch.float16)
+_NAMES = ("ids", "logprobs", "tail_logprob")
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Lists(NamedTuple):
+    """What topk_of makes: linear_topk_kl(x_s, w_s, **lists._asdict()).
+
+    ids [..., k] int32, the likeliest first; logprobs [..., k] f32; tail_logprob [...] f32, the logarithm of the mass that is
+    not listed (-inf if all columns are)."""
+
+    ids: Tensor
+    logprobs: Tensor
+    tail_logprob: Tensor
+
+
+class StoredLists(NamedTuple):
+    """What load_lists reads: Lists, the temperature at which they were made, and the other metadata, as text."""
+
+    ids: Tensor
+    logprobs: Tensor
+    tail_logprob: Tensor
+    temperature: float
+    metadata: Dict[str, str]
+
+
+class _Head(NamedTuple):
+    """What makes scores of hidden states, over the first 'columns' rows of w."""
+
+    w: Tensor
+    bias: Optional[Tensor]
+    scale: float
+    softcap: float  # 0 is none
+    columns: int
+    unit: float
+
+
+@torch.no_grad()
+def topk_of(
+    x_t: Tensor,
+    w_t: Tensor,
+    k: int,
+    *,
+    temperature: float = 1.0,
+    bias: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    columns: Optional[int] = None,
+) -> Lists:
+    """The k likeliest ids of each token, their log-probabilities and that of all others together, without storing logits.
+
+    x_t [..., D], w_t [V, D]: the teacher's hidden states and unembedding, f32, bf16 or f16, each its own; products are in
+        f32, by torch's matmul on their device.
+    k: from 1 to the number of columns. Of equal logits the lower id comes first.
+    temperature: at which the probabilities are; say it to linear_topk_kl as stored_temperature.
+    bias, scale, softcap, columns: as in linear_kl.
+
+    There is no gradient. Extra memory is some 50 MiB at most, and more only for a k of millions.
+    """
+    head = _head(x_t, w_t, bias, scale, softcap, columns, temperature)
+    k = options._whole("k", k, "it must be a number of ids")
+    if not 1 <= k <= head.columns:
+        raise bad("k", k, f"it must be at least 1 and at most the number of columns, {head.columns}")
+    rows = x_t.shape[:-1]
+    x = x_t.reshape(rows.numel(), x_t.shape[-1])
+    ids = torch.empty(len(x), k, dtype=torch.int32, device=x.device)
+    logprobs = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
+    tail_logprob = torch.empty(len(x), dtype=torch.float32, device=x.device)
+    height, width = _block(k, x.shape[1], head.columns)
+    with torch.autocast(x.device.type, enabled=False):
+        for some in _slices(len(x), height):
+            ids[some], logprobs[some], tail_logprob[some] = _block_lists(x[some].float(), head, k, width)
+    return Lists(ids.view(*rows, k), logprobs.view(*rows, k), tail_logprob.view(rows))
+
+
+def _head(x: Any, w: Any, bias: Any, scale: Any, softcap: Any, columns: Any, temperature: Any) -> _Head:
+    for name, t in (("x_t", x), ("w_t", w), *((("bias", bias),) if bias is not None else ())):
+        check_operand(name, t)
+    if w.dim() != 2 or x.shape[-1] != w.shape[1]:
+        raise bad("w_t.shape", tuple(w.shape), f"it must be [V, D] with the D of x_t.shape = {tuple(x.shape)}")
+    if bias is not None and bias.shape != w.shape[:1]:
+        raise bad("bias.shape", tuple(bias.shape), f"it must be that of the columns, {tuple(w.shape[:1])}")
+    for name, t in (("w_t", w), ("bias", bias)):
+        if t is not None and t.device != x.device:
+            raise bad(f"{name}.device", str(t.device), f"it must be that of x_t, {x.device}")
+    factor = options._scale("scale", scale) or 1.0
+    cap = options._softcap("softcap", softcap)
+    number = options._columns("columns", columns) or len(w)
+    if number > len(w):
+        raise bad("columns", columns, f"w_t has {len(w)} rows")
+    unit = (1 if cap else abs(factor)) / options._positive("temperature", temperature)
+    return _Head(w, bias, factor, cap, number, unit)
+
+
+def _block(k: int, dim: int, columns: int) -> Tuple[int, int]:
+    """Rows and columns at once: x, w and the buffer [rows, k + width] have about _ENTRIES each at most."""
+    width = max(1, min(columns, _WIDTH, _ENTRIES // max(dim, 1)))
+    return max(1, _ENTRIES // max(dim, k + width)), width
+
+
+def _slices(n: int, step: int) -> Iterator[slice]:
+    return (slice(first, min(first + step, n)) for first in range(0, n, step))
+
+
+def _block_lists(x: Tensor, head: _Head, k: int, width: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """ids, logprobs and tail_logprob of some rows."""
+    buffer = torch.empty(len(x), k + width, dtype=torch.float32, device=x.device)
+    ids = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
+    rest = torch.full((len(x), 1), -torch.inf, dtype=torch.float64, device=x.device)
+    best = buffer[:, :0]
+    for columns in _slices(head.columns, width):
+        kept = best.shape[1]
+        u = buffer[:, k - kept : k + columns.stop - columns.start]  # equal ones are in the order of their ids
+        u[:, :kept] = best
+        _scores(x, head, columns, u[:, kept:])
+        at = _largest(u, min(k, u.shape[1]))
+        new = torch.arange(columns.start, columns.stop, device=x.device).expand(len(x), -1)
+        ids = torch.cat([ids, new], 1).gather(1, at)
+        best = u.gather(1, at)
+        rest = torch.logaddexp(rest, _lse_in_place(u.scatter_(1, at, -torch.inf), head.unit))
+    lse = torch.logaddexp(rest, _lse_in_place(best.clone(), head.unit))
+    logprobs = (best.double() * head.unit - lse).clamp_(max=0)
+    return ids.int(), logprobs.float(), (rest - lse).clamp_(max=0).float()[:, 0]
+
+
+def _scores(x: Tensor, head: _Head, columns: slice, out: Tensor) -> None:
+    torch.mm(x, head.w[columns].float().T, out=out)
+    if head.bias is not None:
+        out += head.bias[columns].float()
+    if head.softcap:
+        out.mul_(head.scale / head.softcap).tanh_().mul_(head.softcap)
+    elif head.scale < 0:
+        out.neg_()
+
+
+def _largest(u: Tensor, k: int) -> Tensor:
+    """Where the k largest of each row are, in order; of equal ones the first come first. topk promises that of no two."""
+    values, at = u.topk(k)
+    last = values[:, -1:]
+    undecided = (u == last).sum(1) > (values == last).sum(1)  # some that equal the last one are left out
+    if undecided.any():
+        at[undecided] = u[undecided].sort(descending=True, stable=True).indices[:, :k]
+    at = at.sort().values
+    return at.gather(1, u.gather(1, at).sort(descending=True, stable=True).indices)
+
+
+def _lse_in_place(u: Tensor, unit: float) -> Tensor:
+    """log of the sum of e^(unit u), [rows, 1] in float64; -inf if nothing is there. u is lost."""
+    most = u.amax(1, keepdim=True)
+    most = most.masked_fill(most == -torch.inf, 0)
+    total = u.sub_(most).mul_(unit).exp_().sum(1, keepdim=True, dtype=torch.float64)
+    return most.double() * unit + total.log()
+
+
+# ---- files
+
+
+def save_lists(
+    path: Path, lists: Any, *, temperature: float = 1.0, dtype: torch.dtype = torch.float32, **metadata: Any
+) -> None:
+    """Writes lists as a file of safetensors: ids in int32, logprobs in dtype, tail_logprob in f32.
+
+    lists: of topk_of, or any (ids, logprobs, tail_logprob) of these shapes. temperature: at which they were made.
+    dtype: float32, bfloat16 or float16. metadata: what else the file shall say, kept as text.
+
+    The file is there when it is whole: it is written under another name first.
+    """
+    from safetensors.torch import save_file
+
+    if dtype not in _STORED:
+        raise bad("dtype", dtype, "it must be float32, bfloat16 or float16", TypeError)
+    ids, logprobs, tail_logprob = _checked(lists)
+    tensors = dict(zip(_NAMES, (ids.to(torch.int32), logprobs.to(dtype), tail_logprob.to(torch.float32))))
+    text = {name: str(value) for name, value in metadata.items()}
+    text["temperature"] = repr(options._positive("temperature", temperature))
+    path = pathlib.Path(path)
+    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
+    try:
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, unfinished, text)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _checked(lists: Any) -> Tuple[Tensor, Tensor, Tensor]:
+    parts = tuple(lists)[:3] if isinstance(lists, (tuple, list)) else ()
+    if len(parts) != 3 or not all(isinstance(t, Tensor) for t in parts):
+        raise bad(
+            "lists", type(lists).__name__, "it must be (ids, logprobs, tail_logprob), as topk_of makes", TypeError
+        )
+    ids, logprobs, tail_logprob = parts
+    if ids.dim() < 1 or ids.is_floating_point() or logprobs.shape != ids.shape or tail_logprob.shape != ids.shape[:-1]:
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(_NAMES, parts))
+        raise bad("lists", shapes, "they must be integers [..., K], and numbers [..., K] and [...]")
+    return ids, logprobs, tail_logprob
+
+
+def load_lists(path: Path, rows: Optional[slice] = None) -> StoredLists:
+    """Reads what save_lists wrote. rows: a slice of the first dimension; only its bytes are read, through a memory map."""
+    from safetensors import SafetensorError, safe_open
+
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"streamkl: cannot use path = {str(path)!r}: there is no such file")
+    if rows is not None and (not isinstance(rows, slice) or rows.step not in (None, 1)):
+        raise bad("rows", rows, "it must be a slice without a step, or None for all", TypeError)
+    try:
+        file = safe_open(path, "pt")
+    except SafetensorError as error:
+        raise bad("path", str(path), f"it is no whole file of safetensors ({error})") from None
+    with file:
+        text = dict(file.metadata() or {})
+        if set(file.keys()) != set(_NAMES) or "temperature" not in text:
+            raise bad(
+                "path", str(path), "it holds no lists: save_lists writes ids, logprobs, tail_logprob and temperature"
+            )
+        tensors = (file.get_tensor(name) if rows is None else file.get_slice(name)[rows] for name in _NAMES)
+        return StoredLists(*tensors, temperature=float(text.pop("temperature")), metadata=text)
