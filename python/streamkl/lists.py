@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import os
 import pathlib
-import uuid
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from . import _options as options
+from ._files import write_whole
 from ._inputs import _check as check_operand
 from ._options import bad
 
-_ENTRIES = 1 << 21  # of a buffer: 8 MiB of f32
+_ENTRIES = 1 << 20  # of a buffer: 4 MiB of f32
 _WIDTH = 4096  # most columns of a slice
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("ids", "logprobs", "tail_logprob")
@@ -86,7 +86,7 @@ def topk_of(
     temperature: at which the probabilities are; say it to linear_topk_kl as stored_temperature.
     bias, scale, softcap, columns: as in linear_kl.
 
-    There is no gradient. Extra memory is some 50 MiB at most, and more only for a k of millions.
+    There is no gradient. Extra memory is some tens of MiB, for any number of tokens and columns.
     """
     head = _head(x_t, w_t, bias, scale, softcap, columns, temperature)
     k = options._whole("k", k, "it must be a number of ids")
@@ -98,9 +98,8 @@ def topk_of(
     logprobs = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
     tail_logprob = torch.empty(len(x), dtype=torch.float32, device=x.device)
     height, width = _block(k, x.shape[1], head.columns)
-    with torch.autocast(x.device.type, enabled=False):
-        for some in _slices(len(x), height):
-            ids[some], logprobs[some], tail_logprob[some] = _block_lists(x[some].float(), head, k, width)
+    for some in _slices(len(x), height):
+        ids[some], logprobs[some], tail_logprob[some] = _block_lists(x[some].float(), head, k, width)
     return Lists(ids.view(*rows, k), logprobs.view(*rows, k), tail_logprob.view(rows))
 
 
@@ -136,7 +135,7 @@ def _slices(n: int, step: int) -> Iterator[slice]:
 def _block_lists(x: Tensor, head: _Head, k: int, width: int) -> Tuple[Tensor, Tensor, Tensor]:
     """ids, logprobs and tail_logprob of some rows."""
     buffer = torch.empty(len(x), k + width, dtype=torch.float32, device=x.device)
-    ids = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
+    ids = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)  # none yet: kept is 0
     rest = torch.full((len(x), 1), -torch.inf, dtype=torch.float64, device=x.device)
     best = buffer[:, :0]
     for columns in _slices(head.columns, width):
@@ -145,8 +144,8 @@ def _block_lists(x: Tensor, head: _Head, k: int, width: int) -> Tuple[Tensor, Te
         u[:, :kept] = best
         _scores(x, head, columns, u[:, kept:])
         at = _largest(u, min(k, u.shape[1]))
-        new = torch.arange(columns.start, columns.stop, device=x.device).expand(len(x), -1)
-        ids = torch.cat([ids, new], 1).gather(1, at)
+        old = ids.gather(1, at.clamp(max=ids.shape[1] - 1))
+        ids = torch.where(at < kept, old, at - kept + columns.start)
         best = u.gather(1, at)
         rest = torch.logaddexp(rest, _lse_in_place(u.scatter_(1, at, -torch.inf), head.unit))
     lse = torch.logaddexp(rest, _lse_in_place(best.clone(), head.unit))
@@ -155,7 +154,7 @@ def _block_lists(x: Tensor, head: _Head, k: int, width: int) -> Tuple[Tensor, Te
 
 
 def _scores(x: Tensor, head: _Head, columns: slice, out: Tensor) -> None:
-    torch.mm(x, head.w[columns].float().T, out=out)
+    torch.mm(x, head.w[columns].float().T, out=out)  # with out=, autocast leaves it in f32
     if head.bias is not None:
         out += head.bias[columns].float()
     if head.softcap:
@@ -167,8 +166,7 @@ def _scores(x: Tensor, head: _Head, columns: slice, out: Tensor) -> None:
 def _largest(u: Tensor, k: int) -> Tensor:
     """Where the k largest of each row are, in order; of equal ones the first come first. topk promises that of no two."""
     values, at = u.topk(k)
-    last = values[:, -1:]
-    undecided = (u == last).sum(1) > (values == last).sum(1)  # some that equal the last one are left out
+    undecided = (u >= values[:, -1:]).sum(1, dtype=torch.int32) > k  # some that equal the last one are left out
     if undecided.any():
         at[undecided] = u[undecided].sort(descending=True, stable=True).indices[:, :k]
     at = at.sort().values
@@ -196,21 +194,13 @@ def save_lists(
 
     The file is there when it is whole: it is written under another name first.
     """
-    from safetensors.torch import save_file
-
     if dtype not in _STORED:
         raise bad("dtype", dtype, "it must be float32, bfloat16 or float16", TypeError)
     ids, logprobs, tail_logprob = _checked(lists)
     tensors = dict(zip(_NAMES, (ids.to(torch.int32), logprobs.to(dtype), tail_logprob.to(torch.float32))))
     text = {name: str(value) for name, value in metadata.items()}
     text["temperature"] = repr(options._positive("temperature", temperature))
-    path = pathlib.Path(path)
-    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
-    try:
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, unfinished, text)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(pathlib.Path(path), {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text)
 
 
 def _checked(lists: Any) -> Tuple[Tensor, Tensor, Tensor]:

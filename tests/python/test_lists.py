@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of a live teacher: topk_of against float64, and files of them."""
 
+import importlib.util
 import math
 
 import pytest
@@ -177,7 +178,10 @@ def test_memory_is_flat(dtype, monkeypatch):
 
 # ---- as a teacher, from a file
 
+files = pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="safetensors is not installed")
 
+
+@files
 @pytest.mark.parametrize("temperature", (1.0, 2.0))
 @pytest.mark.parametrize("dtype", reference.DTYPES)
 def test_a_round_trip_is_the_live_teacher(dtype, temperature, tmp_path):
@@ -216,6 +220,7 @@ def test_all_columns_listed_are_linear_kl():
     torch.testing.assert_close(got, streamkl.linear_kl(x_s, w_s, x_t, w_t), rtol=2e-6, atol=0)
 
 
+@files
 def test_some_rows_of_a_file(tmp_path):
     made = streamkl.topk_of(*teacher(), K)
     streamkl.save_lists(tmp_path / "a", made)
@@ -224,6 +229,7 @@ def test_some_rows_of_a_file(tmp_path):
         assert all(torch.equal(a, b[rows]) for a, b in zip(read[:3], made)), rows
 
 
+@files
 def test_a_file_can_be_written_again(tmp_path):
     """From what was read from it, which is a memory map of it."""
     made = streamkl.topk_of(*teacher(), K)
@@ -234,6 +240,24 @@ def test_a_file_can_be_written_again(tmp_path):
     assert torch.equal(streamkl.load_lists(tmp_path / "a").logprobs, made.logprobs.half())
 
 
+@files
+def test_a_file_is_whole_or_as_before(tmp_path, monkeypatch):
+    import safetensors.torch
+
+    made = streamkl.topk_of(*teacher(), K)
+    streamkl.save_lists(tmp_path / "a", made)
+
+    def cut(tensors, path, text):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", cut)
+    with pytest.raises(OSError, match="no space left"):
+        streamkl.save_lists(tmp_path / "a", made, temperature=2.0)
+    assert streamkl.load_lists(tmp_path / "a").temperature == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+@files
 def test_bytes_a_token(tmp_path):
     """As the table in docs/vocabulary.md has them: K (4 + 4 or 2) + 4."""
     x, w = teacher((1000,))
@@ -272,6 +296,7 @@ def test_refused(changed, kind, sentence):
         streamkl.topk_of(**{**dict(x_t=x, w_t=w, k=K), **changed})
 
 
+@files
 def test_files_refused(tmp_path):
     from safetensors.torch import save_file
 

@@ -7,7 +7,6 @@ shards and goes on where they end; processes that fill one folder together write
 
 from __future__ import annotations
 
-import os
 import pathlib
 import uuid
 from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
@@ -15,6 +14,7 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, T
 import torch
 from torch import Tensor
 
+from .._files import write_whole
 from .._options import bad
 from .heads import Head, head
 from .states import hidden_states
@@ -92,7 +92,7 @@ class TeacherCache:
     def flush(self) -> None:
         """Write what waits in memory."""
         if self._waiting:
-            self._write(f"shard-{uuid.uuid4().hex}.safetensors", self._waiting)
+            write_whole(self.folder / f"shard-{uuid.uuid4().hex}.safetensors", self._waiting)
             self._waiting = {}
             self.reload()
 
@@ -104,19 +104,8 @@ class TeacherCache:
         tensors = {"weight": found.weight, **({} if found.bias is None else {"bias": found.bias})}
         numbers = {"scale": found.scale, "softcap": found.softcap, "columns": found.columns}
         text = {name: repr(value) for name, value in numbers.items() if value is not None}
-        self._write(_HEAD, {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, text)
-
-    def _write(self, name: str, tensors: Dict[str, Tensor], text: Optional[Dict[str, str]] = None) -> None:
-        from safetensors.torch import save_file
-
-        unfinished = self.folder / f".{uuid.uuid4().hex}.unfinished"
-        try:
-            save_file(tensors, unfinished, text)
-            with open(unfinished, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(unfinished, self.folder / name)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+        write_whole(self.folder / _HEAD, copies, text)
 
     # ---- reading
 
