@@ -54,6 +54,7 @@ def entries(request, monkeypatch):
     """2000: slices of 83 columns, blocks of some 20 rows."""
     if request.param:
         monkeypatch.setattr(lists, "_ENTRIES", request.param)
+        monkeypatch.setattr(lists, "_WIDTH", 83)
 
 
 @pytest.mark.parametrize("dtype", reference.DTYPES)
