@@ -266,10 +266,11 @@ def _labels(t: Any, rows) -> Tensor:
     return t
 
 
-def check_labels(labels: Optional[Tensor], columns: int, ignore: int) -> None:
-    """Labels of a GPU are not looked at, unless STREAMKL_CHECK_LABELS=1 is set: that waits for the device."""
-    if labels is not None and labels.is_cuda and os.environ.get("STREAMKL_CHECK_LABELS") == "1":
-        refuse_wrong(labels, columns, ignore)
+def check_labels(labels: Optional[Tensor], w: Tensor, columns: int, ignore: int) -> None:
+    """Labels of a GPU are not looked at, unless STREAMKL_CHECK_LABELS=1 is set: that waits for the device. columns: 0 for
+    all rows of w."""
+    if labels is not None and labels.is_cuda and w.dim() == 2 and os.environ.get("STREAMKL_CHECK_LABELS") == "1":
+        refuse_wrong(labels, columns or w.shape[0], ignore)
 
 
 def refuse_wrong(labels: Tensor, columns: int, ignore: int) -> None:

@@ -372,7 +372,7 @@ def _shaped(x: Tensor, loss: Tensor, rows: Details) -> Tuple[Tensor, Details]:
 
 def divergence_of(inputs: Inputs, options: Options, by_row: bool, names: Sequence[str]) -> Tuple[Tensor, Details]:
     """The loss, reduced or not, and the row results of these names."""
-    check_labels(inputs[_c.LABELS_AT], options[COLUMNS] or inputs[1].shape[-2], options[IGNORE_INDEX])
+    check_labels(inputs[_c.LABELS_AT], inputs[1], options[COLUMNS], options[IGNORE_INDEX])
     need, wide = gradients_wanted(inputs[:OPERANDS])
     bits = row_bits(*names)
     if by_row:

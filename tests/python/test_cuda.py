@@ -290,4 +290,4 @@ def test_labels_of_a_device_are_looked_at_if_asked():
         refuse_wrong(labels, 7, -100)
     with pytest.raises(ValueError, match=r"labels\[1\] = -100"):
         refuse_wrong(labels, 8, -1)
-    check_labels(labels, 7, -100)  # on the CPU that is C's to say
+    check_labels(labels, torch.zeros(7, 2), 0, -100)  # on the CPU that is C's to say
