@@ -30,7 +30,7 @@ demo:
 
 # ---------------------------------------------------------------------------------------------- tests ---
 
-# What must pass, all of it: about 20 minutes on two cores, of which nvcc takes four; 15 are aimed at.
+# What must pass, all of it: more than the 15 minutes on two cores that are aimed at; the build with nvcc takes five.
 # The Python package comes first because triton, which torch brings along, has the disassembler that one CUDA test needs.
 test: all
 	@$(MAKE) --no-print-directory python
