@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -211,6 +212,13 @@ def test_bars():
         and not kept[f"{case}: 5.0 x faster than eager, promised 6"]
     )
     assert bars.overhead() < 10 * bars.OVERHEAD
+
+
+@pytest.mark.parametrize("used, least", [("amx", 15), ("avx2", 1)])
+def test_a_promise_of_bf16_is_one_of_its_unit(monkeypatch, used, least):
+    """Where no unit multiplies bf16, it is not to be slower."""
+    monkeypatch.setattr(bars._c, "lib", SimpleNamespace(skl_isa_best=lambda: bars._c.ISAS[used]))
+    assert bars.promised({"amx": 15}) == least and bars.promised(3) == 3
 
 
 def test_bars_of_labels():

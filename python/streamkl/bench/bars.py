@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Dict, List, Tuple
+from typing import Dict, List, Tuple, Union
 
 import torch
 
@@ -17,14 +17,21 @@ from .case import Case
 from .measure import Result
 from .report import ratio
 
-# For each case: how many times faster than which way, forward and backward.
-PROMISES: Dict[Case, Dict[str, float]] = {
+# For each case: how many times faster than which way, forward and backward. Of bf16 operands it depends on the unit that
+# multiplies them: on AMX, on AVX512-BF16, or in f32 as everywhere else, where the promise is not to be slower.
+# Heads that are alike are counted together: 384 heads are 12 in each of 32 sequences.
+Factor = Union[float, Dict[str, float]]
+PROMISES: Dict[Case, Dict[str, Factor]] = {
     Case(True, 4096, 128, 4096, 4): {"compile": 3, "eager": 6, "three flash calls": 3},
     Case(True, 4096, 128, 4096, 4, causal=True): {"compile": 7, "eager": 15, "three flash calls": 3},
-    Case(True, 4096, 128, 4096, 4, "bf16"): {"eager": 25},
-    Case(True, 4096, 128, 4096, 4, "bf16", True): {"eager": 50},
-    Case(False, 1024, 1024, 32000): {"compile": 1.4, "TRL": 1.4, "Liger": 1.4},
-    Case(False, 1024, 1024, 32000, dtype="bf16"): {"eager": 60},
+    Case(True, 4096, 128, 4096, 4, "bf16"): {"eager": {"amx": 15}},
+    Case(True, 4096, 128, 4096, 4, "bf16", True): {"eager": {"amx": 40}},
+    Case(True, 120, 64, 120, 384): {"compile": 1.4, "eager": 1.4},
+    Case(True, 197, 64, 197, 192): {"compile": 1.5, "eager": 1.5},
+    Case(True, 64, 32, 64, 512): {"compile": 1.3, "eager": 1.3},
+    Case(True, 16, 64, 16, 2048): {"compile": 1.1, "eager": 1.1},
+    Case(False, 1024, 1024, 32000): {"compile": 1.3, "TRL": 1.3, "Liger": 1.3},
+    Case(False, 1024, 1024, 32000, dtype="bf16"): {"eager": {"amx": 6, "avx512bf16": 1.1}},
 }
 OVERHEAD = 60e-6
 
@@ -58,15 +65,23 @@ def overhead(gradients: bool = False) -> float:
     return outside - inside
 
 
+def promised(factor: Factor) -> float:
+    """On the instruction set that is used here."""
+    if not isinstance(factor, dict):
+        return factor
+    used = next(name for name, number in _c.ISAS.items() if number == _c.lib.skl_isa_best())
+    return factor.get(used, 1)
+
+
 def verdicts(results: List[Result]) -> List[Tuple[str, bool]]:
     """A line for each promise, and whether it is kept."""
     lines = []
-    for case, promised in PROMISES.items():
-        for way, factor in promised.items():
+    for case, factors in PROMISES.items():
+        for way, factor in factors.items():
             found = next((r for r in results if r.case == case and r.way == way), None)
             if found is None:
                 lines.append((f"{case}: {way} was not measured", False))
                 continue
-            times = ratio(found, results)
-            lines.append((f"{case}: {times:.1f} x faster than {way}, promised {factor:g}", times >= factor))
+            times, least = ratio(found, results), promised(factor)
+            lines.append((f"{case}: {times:.1f} x faster than {way}, promised {least:g}", times >= least))
     return lines
