@@ -35,7 +35,7 @@ class Call:
         cu_seqlens_q=None,
         cu_seqlens_k=None,
     ) -> None:
-        given = {name: _read(name, x, np.float32) for name, x in operands.items()}
+        given = {name: read(name, x, np.float32) for name, x in operands.items()}
         without_teacher = labels is not None or listed is not None
         arrays: List[Any] = [
             None if array is None and without_teacher else _operand(name, array) for name, array in given.items()
@@ -59,13 +59,13 @@ class Call:
         self.flat = self.rows if use == _c.INDEXER else arrays[0].shape[:-1]  # as C sees them
         over = [("weight", weight, _weight), ("begin", begin, _bound), ("end", end, _bound)]
         more = [
-            None if x is None else self._over_rows(name, check(name, _read(name, x)), use) for name, x, check in over
+            None if x is None else self._over_rows(name, check(name, read(name, x)), use) for name, x, check in over
         ]
         self.weight = more[0]
-        self.labels = None if labels is None else self._labels(_read("labels", labels))
-        self.mass_ids = None if mass_ids is None else self._mass_ids(_read("mass_ids", mass_ids))
-        lse_t = None if lse_t is None else self._lse(_weight("lse_t", _read("lse_t", lse_t)))
-        head_map = None if head_map is None else _heads("head_map", _read("head_map", head_map))
+        self.labels = None if labels is None else self._labels(read("labels", labels))
+        self.mass_ids = None if mass_ids is None else self._mass_ids(read("mass_ids", mass_ids))
+        lse_t = None if lse_t is None else self._lse(_weight("lse_t", read("lse_t", lse_t)))
+        head_map = None if head_map is None else _heads("head_map", read("head_map", head_map))
         lists = (None, None, None) if listed is None else self._lists(*listed)
         self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists, *offsets]
         self.views = [view(x) for x in self.arrays]
@@ -121,7 +121,7 @@ class Call:
         return np.ascontiguousarray(array.reshape(self.flat), np.int64)
 
     def _lists(self, ids: Any, logprobs: Any, tail_logprob: Any) -> List[Optional[Array]]:
-        ids, logprobs = _read("ids", ids), _read("logprobs", logprobs)
+        ids, logprobs = read("ids", ids), read("logprobs", logprobs)
         if ids.dtype.kind not in "iu":
             raise bad("ids.dtype", ids.dtype.name, "it must hold integers", TypeError)
         if logprobs.dtype.name not in (*DTYPES, "float64"):
@@ -132,7 +132,7 @@ class Call:
             raise bad("logprobs.shape", logprobs.shape, f"it must be that of ids, {ids.shape}")
         shape, rest = (*self.flat, ids.shape[-1]), None
         if tail_logprob is not None:
-            rest = _read("tail_logprob", tail_logprob).astype(np.float32)
+            rest = read("tail_logprob", tail_logprob).astype(np.float32)
             if rest.shape != self.rows:
                 raise bad("tail_logprob.shape", rest.shape, f"it must be that of the rows, {self.rows}")
             rest = np.ascontiguousarray(rest.reshape(self.flat))
@@ -173,7 +173,7 @@ def view(array: Optional[Array]) -> Optional[bytes]:
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 
 
-def _read(name: str, given: Any, of_lists: Any = None) -> Optional[Array]:
+def read(name: str, given: Any, of_lists: Any = None) -> Optional[Array]:
     """What people have instead of an ndarray: lists of numbers, which have no dtype and get of_lists, and everything that
     speaks the array protocol, a buffer or DLPack, in its own dtype and mostly without a copy."""
     if given is None or isinstance(given, np.ndarray):
@@ -210,6 +210,11 @@ def _operand(name: str, array: Optional[Array]) -> Optional[Array]:
     whole = all(step % array.itemsize == 0 for step in array.strides)
     last = array.ndim < 2 or array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
     return array if whole and last else np.ascontiguousarray(array)
+
+
+def read_operand(name: str, given: Any) -> Optional[Array]:
+    """What people have as an operand, in its own dtype."""
+    return _operand(name, read(name, given, np.float32))
 
 
 def _check_integers(name: str, array: Array) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple,
 
 import numpy as np
 
-from . import _c, _call
+from . import _array_lists, _array_teachers, _c, _call
+from ._array_lists import Lists
 from ._arrays import Array, Call, row_arrays, row_views, view
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
@@ -53,6 +54,7 @@ __all__ = [
     "merge",
     "pooled_attention_kl",
     "ranges_from_mask",
+    "topk_of",
 ]
 
 
@@ -145,9 +147,10 @@ def indexer_kl(
 def linear_kl(
     x_s: Array,
     w_s: Array,
-    x_t: Array,
-    w_t: Array,
+    x_t: Optional[Array] = None,
+    w_t: Optional[Array] = None,
     *,
+    teachers: Optional[Sequence[Tuple[Any, Array, Array]]] = None,
     weight: Optional[Array] = None,
     bias_s: Optional[Array] = None,
     bias_t: Optional[Array] = None,
@@ -159,11 +162,18 @@ def linear_kl(
     **options: Unpack[LinearOptions],
 ) -> Result:
     """streamkl.linear_kl for arrays: a float, or with reduction "none" an array of x_s.shape[:-1]. grads as above. With
-    details, the result is (loss, dict), or with grads ((loss, dict), gradients)."""
+    details, the result is (loss, dict), or with grads ((loss, dict), gradients). With teachers, grads may be those of x_s,
+    w_s and bias_s."""
     if labels is None:
         refuse_without_labels(options)
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
+    if teachers is not None:
+        if x_t is not None or w_t is not None or bias_t is not None:
+            raise TypeError("streamkl: with teachers= each of them brings its x_t and w_t, and no bias")
+        tensors = dict(weight=weight, labels=labels, mass_ids=mass_ids)
+        told = (bias_s, details, return_lse, grads, options)
+        return _array_teachers.by_teacher(linear_kl, x_s, w_s, teachers, tensors, *told)
     call = _linear(x_s, w_s, x_t, w_t, bias_s, bias_t, weight, labels, mass_ids)
     return _divergence(call, _c.LINEAR, options, return_lse, grads, details)
 
@@ -190,6 +200,21 @@ def linear_topk_kl(
     operands = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s, "x_t": None, "w_t": None, "bias_t": None}
     call = Call(_c.LINEAR, operands, weight, labels=labels, mass_ids=mass_ids, listed=(ids, logprobs, tail_logprob))
     return _divergence(call, _c.LISTED, options, False, grads, details, teacher=False, listed=True)
+
+
+def topk_of(
+    x_t: Array,
+    w_t: Array,
+    k: int,
+    *,
+    temperature: float = 1.0,
+    bias: Optional[Array] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    columns: Optional[int] = None,
+) -> Lists:
+    """streamkl.topk_of for arrays: (ids, logprobs, tail_logprob). Products are NumPy's, in float32."""
+    return _array_lists.topk_of(x_t, w_t, k, temperature, bias, scale, softcap, columns)
 
 
 def linear_cross_entropy(

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import documents
 import reference
 import streamkl
-from streamkl import lists
+import streamkl.numpy
+from streamkl import _array_lists, lists
 
 V, K = 333, 9
 SHAPES = [  # of a logit
@@ -147,6 +148,71 @@ def test_modes_of_torch_change_nothing():
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(torch.equal(a, b) and not a.requires_grad for a, b in zip(got, want))
+
+
+def of_arrays(x, w, k, **shape):
+    """streamkl.numpy's lists, as tensors."""
+    given = {name: t.float().numpy() if isinstance(t, torch.Tensor) else t for name, t in shape.items()}
+    made = streamkl.numpy.topk_of(x.numpy(), w.numpy(), k, **given)
+    return lists.Lists(*map(torch.from_numpy, made))
+
+
+@pytest.fixture
+def small_arrays(entries, monkeypatch):
+    """The same sizes of blocks and slices in NumPy's."""
+    for name in ("_ENTRIES", "_WIDTH"):
+        monkeypatch.setattr(_array_lists, name, getattr(lists, name))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_arrays_by_the_definition(shape, small_arrays):
+    x, w = teacher()
+    if shape.get("bias"):
+        shape = {**shape, "bias": torch.randn(V)}
+    for k in (1, K, 83, 84, 300):
+        agree(x, w, k, of_arrays(x, w, k, **shape), **shape)
+    half = of_arrays(x.half(), w.half(), K)
+    agree(x.half(), w.half(), K, half)
+
+
+def test_arrays_with_equals_nan_and_nothing(small_arrays):
+    """Where products are exact, NumPy's lists are torch's: of equal logits, of words that cannot be, of rows with NaN."""
+    x, w = torch.randint(-1, 2, (40, 6)).float(), torch.randint(-1, 2, (V, 6)).float()
+    x[7] = 0
+    bias = torch.zeros(V)
+    bias[5:] = -math.inf
+    for k, more in ((1, {}), (50, {}), (200, {}), (V, {}), (K, dict(bias=bias)), (K, dict(scale=-2.0))):
+        got, want = of_arrays(x, w, k, **more), streamkl.topk_of(x, w, k, **more)
+        assert torch.equal(got.ids, want.ids), (k, more)
+        torch.testing.assert_close(got.logprobs, want.logprobs, rtol=5e-7, atol=1e-6)
+        torch.testing.assert_close(got.tail_logprob, want.tail_logprob, rtol=5e-7, atol=1e-6)
+    want, x[4, 0], x[17, 3] = of_arrays(x, w, K), math.nan, math.inf
+    got = of_arrays(x, w, K)
+    good = torch.ones(40, dtype=torch.bool)
+    good[[4, 17]] = False
+    assert all(torch.equal(a[good], b[good]) for a, b in zip(got, want))
+    assert got.logprobs[~good].isnan().all() and got.tail_logprob[~good].isnan().all()
+
+
+def test_arrays_of_any_shape_make_a_teacher():
+    (x_t, w_t), (x_s, w_s) = teacher((2, 3, 4), dim=32), teacher((2, 3, 4))
+    made = streamkl.numpy.topk_of(x_t.numpy(), w_t.numpy(), K)
+    assert made.ids.shape == (2, 3, 4, K) and made.tail_logprob.shape == (2, 3, 4)
+    got = streamkl.numpy.linear_topk_kl(x_s.numpy(), w_s.numpy(), **made._asdict())
+    want = streamkl.linear_topk_kl(x_s, w_s, **streamkl.topk_of(x_t, w_t, K)._asdict())
+    assert abs(got - want.item()) <= 1e-5 * abs(want.item())
+    assert streamkl.numpy.topk_of(x_t.numpy()[:0], w_t.numpy(), K).ids.shape == (0, 3, 4, K)
+    for given, sentence in (
+        (dict(k=0), "k = 0: it must be at least 1"),
+        (dict(k=V + 1), "at most the number of columns"),
+        (dict(x_t=x_t.double().numpy()), "x_t.dtype = 'float64'"),
+        (dict(w_t=w_t.numpy()[:, 1:]), "w_t.shape"),
+        (dict(bias=[1.0, 2.0]), "bias.shape"),
+        (dict(columns=V + 1), "w_t has 333 rows"),
+        (dict(temperature=0), "temperature = 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            streamkl.numpy.topk_of(**{**dict(x_t=x_t.numpy(), w_t=w_t.numpy(), k=K), **given})
 
 
 class Largest(TorchDispatchMode):

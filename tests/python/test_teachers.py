@@ -6,6 +6,7 @@ import torch
 
 import reference
 import streamkl
+import streamkl.numpy
 
 V, IGNORED = 211, -100
 
@@ -156,3 +157,69 @@ def test_a_teacher_beside_teachers_is_refused():
     x_s, w_s, heads = batch()
     with pytest.raises(TypeError, match="with teachers= each of them brings its x_t and w_t"):
         streamkl.linear_kl(x_s, w_s, torch.randn(4, 6, 20), heads[0], teachers=[(slice(None), x_s, w_s)])
+
+
+@pytest.mark.parametrize("which", ("slices", "masks", "batches"))
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_arrays_are_as_tensors(which, reduction):
+    """streamkl.numpy's call: loss, details and gradients against torch's, with labels or weights."""
+    x_s, w_s, heads = batch()
+    teachers = teachers_of(x_s, heads, which)
+    bias_s = torch.randn(V)
+    leaves = {"x_s": x_s, "w_s": w_s, "bias_s": bias_s}
+    labels = torch.randint(V, (4, 6))
+    labels[:, 2] = IGNORED
+    names = ("kl", "ce", "lse_s", "top1_t", "agree", "mass_t", "sum", "count")
+    more = dict(labels=labels, label_weight=0.5, mass_ids=torch.tensor([3, 8]), reduction=reduction)
+    arrays = [(r if isinstance(r, (slice, list)) else r.numpy(), x.numpy(), w.numpy()) for r, x, w in teachers]
+    as_arrays = {name: t.numpy() if isinstance(t, torch.Tensor) else t for name, t in more.items()}
+    for t in leaves.values():
+        t.requires_grad_()
+    loss, told = streamkl.linear_kl(x_s, w_s, teachers=teachers, bias_s=bias_s, details=names, **more)
+    want = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values()))))
+    numbers = {name: t.detach().numpy() for name, t in leaves.items()}
+    bias = numbers.pop("bias_s")
+    (value, rows), grads = streamkl.numpy.linear_kl(
+        **numbers, bias_s=bias, teachers=arrays, details=names, grads=tuple(leaves), **as_arrays
+    )
+    torch.testing.assert_close(torch.as_tensor(value, dtype=torch.float32), loss.detach(), rtol=1e-6, atol=0)
+    assert tuple(rows) == names
+    for name, t in told.items():
+        assert torch.allclose(torch.as_tensor(rows[name]).to(t.dtype), t, rtol=1e-6), name
+    for name, g in want.items():
+        torch.testing.assert_close(torch.from_numpy(grads[name]), g, rtol=1e-5, atol=1e-7)
+    del as_arrays["labels"], as_arrays["label_weight"], as_arrays["mass_ids"]
+    value, lse_s, _ = streamkl.numpy.linear_kl(
+        **numbers, teachers=arrays, weight=torch.ones(6).numpy(), num_items=7, return_lse=True, **as_arrays
+    )
+    loss, lse, _ = streamkl.linear_kl(x_s, w_s, teachers=teachers, num_items=7, return_lse=True, reduction=reduction)
+    torch.testing.assert_close(torch.as_tensor(value, dtype=torch.float32), loss.detach(), rtol=1e-6, atol=0)
+    assert torch.equal(torch.from_numpy(lse_s), lse)
+
+
+@pytest.mark.parametrize("given, kind, sentence", BAD, ids=[case[2] for case in BAD])
+def test_arrays_refused(given, kind, sentence):
+    x_s, w_s, heads = batch()
+    teachers = []
+    for rows, x_t in given:
+        rows = rows.numpy() if isinstance(rows, torch.Tensor) else rows
+        teachers.append(
+            (rows, (x_t if isinstance(x_t, torch.Tensor) else torch.randn(1, 6, 20)).numpy(), heads[0].numpy())
+        )
+    with pytest.raises(kind, match=sentence):
+        streamkl.numpy.linear_kl(x_s.numpy(), w_s.numpy(), teachers=teachers)
+
+
+def test_arrays_refuse_gradients_of_teachers():
+    x_s, w_s, heads = (t.numpy() if isinstance(t, torch.Tensor) else t for t in batch())
+    one = [(slice(0, 1), x_s[:1], w_s)]
+    with pytest.raises(ValueError, match=r"grads = \('w_t',\): with teachers= it may hold 'x_s', 'w_s', 'bias_s'"):
+        streamkl.numpy.linear_kl(x_s, w_s, teachers=one, grads=("w_t",))
+    with pytest.raises(ValueError, match="bias_s"):
+        streamkl.numpy.linear_kl(x_s, w_s, teachers=one, grads=("bias_s",))
+    with pytest.raises(TypeError, match="with teachers= each of them brings its x_t and w_t"):
+        streamkl.numpy.linear_kl(x_s, w_s, x_s, w_s, teachers=one)
+    with pytest.raises(ValueError, match=r"labels.shape = \(4, 1\)"):
+        streamkl.numpy.linear_kl(x_s, w_s, teachers=one, labels=[[1], [2], [3], [4]])
+    with pytest.raises(ValueError, match="they must index the rows"):
+        streamkl.numpy.linear_kl(x_s, w_s, teachers=[([7], x_s[:1], w_s)])
