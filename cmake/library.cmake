@@ -5,8 +5,12 @@ set(sources
   src/adopt.c
   src/api.c
   src/check.c
+  src/check_labels.c
   src/check_listed.c
   src/check_mixture.c
+  src/check_outputs.c
+  src/check_packed.c
+  src/check_shard.c
   src/error.c
   src/partial.c
   src/tensor.c

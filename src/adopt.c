@@ -36,37 +36,20 @@ static enum skl_status adopt(const char *name, const void *from, size_t first, s
     return SKL_OK;
 }
 
-enum skl_status skl_adopt_problem(const struct skl_problem *from, struct skl_problem *to)
+enum skl_status skl_adopt_problem(const struct skl_problem *from, struct skl_problem *to, struct skl_parts *parts)
 {
     if (!from)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use problem = NULL: make one with skl_attention() or skl_linear()");
-    return adopt("problem", from, FIRST_PROBLEM, sizeof *to, to);
-}
-
-enum skl_status skl_adopt_labels(struct skl_problem *p, struct skl_labels *to)
-{
-    if (!p->labels)
-        return SKL_OK;
-    enum skl_status status = adopt("labels", p->labels, FIRST_LABELS, sizeof *to, to);
-    p->labels = to;
-    return status;
-}
-
-enum skl_status skl_adopt_shard(struct skl_problem *p, struct skl_shard *to)
-{
-    if (!p->shard)
-        return SKL_OK;
-    enum skl_status status = adopt("shard", p->shard, FIRST_SHARD, sizeof *to, to);
-    p->shard = to;
-    return status;
-}
-
-enum skl_status skl_adopt_listed(struct skl_problem *p, struct skl_listed *to)
-{
-    if (!p->listed)
-        return SKL_OK;
-    enum skl_status status = adopt("listed", p->listed, FIRST_LISTED, sizeof *to, to);
-    p->listed = to;
+    enum skl_status status = adopt("problem", from, FIRST_PROBLEM, sizeof *to, to);
+#define PART(name, first)                                                         \
+    if (!status && to->name) {                                                    \
+        status = adopt(#name, to->name, first, sizeof parts->name, &parts->name); \
+        to->name = &parts->name;                                                  \
+    }
+    PART(labels, FIRST_LABELS)
+    PART(shard, FIRST_SHARD)
+    PART(listed, FIRST_LISTED)
+#undef PART
     return status;
 }
 

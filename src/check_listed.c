@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "check_listed.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ * The border, of a listed teacher. */
+#include "check.h"
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
@@ -83,18 +83,14 @@ static enum skl_status check_tensors(const struct skl_problem *p)
     struct skl_rule ids = {"listed.ids", lead + 1, 1 << SKL_I32 | 1 << SKL_I64, shape, 1, 0};
     struct skl_rule logprobs = {"listed.logprobs", lead + 1, SKL_FLOATS, l->ids.shape, 1, 0};
     struct skl_rule rest = {"listed.tail_logprob", lead, 1 << SKL_F32, p->s.a.shape, 0, 0};
-    enum skl_status status = skl_check_tensor(&l->ids, &ids);
-    if (!status)
-        status = skl_check_tensor(&l->logprobs, &logprobs);
-    if (!status && l->tail_logprob.data)
-        status = skl_check_tensor(&l->tail_logprob, &rest);
-    return status;
+    TRY(skl_check_tensor(&l->ids, &ids));
+    TRY(skl_check_tensor(&l->logprobs, &logprobs));
+    return l->tail_logprob.data ? skl_check_tensor(&l->tail_logprob, &rest) : SKL_OK;
 }
 
 enum skl_status skl_check_listed(const struct skl_problem *p)
 {
-    enum skl_status status = check_place(p);
-    if (!status)
-        status = check_kind(p);
-    return status ? status : check_tensors(p);
+    TRY(check_place(p));
+    TRY(check_kind(p));
+    return check_tensors(p);
 }

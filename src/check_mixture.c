@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The border, of sides of several heads: teachers that are mixtures (head_map, mix_t, lse_t, raw_t) and indexers. */
+#include "check.h"
 #include "error.h"
 #include "tensor.h"
 #include "work.h"
@@ -81,9 +82,7 @@ enum skl_status skl_check_indexer(const struct skl_problem *p)
 /* Called when the operands have been looked at, each by itself. */
 enum skl_status skl_check_mixture(const struct skl_problem *p)
 {
-    enum skl_status status = check_use(p);
-    if (status)
-        return status;
+    TRY(check_use(p));
     if (p->mix_t < 0 || p->mix_t > INT32_MAX)
         FAIL("cannot use mix_t = %lld: it must be 0 (none) or a number of heads", (long long)p->mix_t);
     if (p->raw_t != 0 && p->raw_t != 1)
@@ -99,9 +98,7 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
         FAIL("cannot use t.a.shape[1] = %lld heads: a mean takes at least one", (long long)p->t.a.shape[1]);
     int64_t heads = p->s.a.shape[1], mixed = p->mix_t > 0 ? p->mix_t : 1, wanted;
     if (p->head_map.data) {
-        status = check_map(p);
-        if (status)
-            return status;
+        TRY(check_map(p));
     } else if (p->use != SKL_INDEXER && __builtin_mul_overflow(heads, mixed, &wanted)) {
         FAIL("cannot use mix_t = %lld: s.a has %lld heads", (long long)mixed, (long long)heads);
     } else if (p->use != SKL_INDEXER && p->t.a.shape[1] != wanted) {

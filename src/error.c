@@ -15,6 +15,16 @@ enum skl_status skl_fail(enum skl_status status, const char *format, ...)
     return status;
 }
 
+enum skl_status skl_bad(const char *name, long long value, const char *rule)
+{
+    return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %lld: %s", name, value, rule);
+}
+
+enum skl_status skl_bad_real(const char *name, double value, const char *rule)
+{
+    return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s = %g: %s", name, value, rule);
+}
+
 const char *skl_last_error(void)
 {
     return message;

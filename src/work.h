@@ -347,14 +347,6 @@ void skl_fill_saved(const struct skl_outputs *saved, struct skl_work *w);
 enum skl_status skl_check(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *saved,
                           const struct skl_outputs *out, const struct skl_state *state, struct skl_work *w);
 
-/* check_mixture.c: is the teacher more than one head for each of the student's? Then its rules. */
-int skl_mixes_heads(const struct skl_problem *p);
-enum skl_status skl_check_indexer(const struct skl_problem *p);
-enum skl_status skl_check_pooled(const struct skl_problem *p);
-enum skl_status skl_check_mixture(const struct skl_problem *p);
-enum skl_status skl_check_head_map(const struct skl_problem *p); /* every entry is a head; the map may be read */
-enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
-
 /* A row's state in the order P, Q; struct skl_state names the same numbers by student and teacher. */
 struct skl_state skl_public_state(const struct skl_work *w, const struct skl_row_state *row);
 struct skl_row_state skl_private_state(const struct skl_work *w, const struct skl_state *state);
