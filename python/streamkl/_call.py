@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from operator import itemgetter
 from typing import Any, Callable, Generator, List, NamedTuple, Optional, Sequence
@@ -65,6 +66,7 @@ _CALL = (
 _PLACE = {name: i for i, name in enumerate((*FIELDS, *_c.INPUTS, *_CALL))}  # "threads" is the call's
 _in_order = itemgetter(*[_PLACE[name] for name in _c.PROBLEM.names])
 # The structures that a problem points to: the views that make one, and the options behind them.
+_SMOOTHING = FIELDS.index("label_smoothing")
 _LABELS = ([_c.INPUTS.index("labels")], [_PLACE[name] for name in _c.LABELS.names[2:]])
 _LISTED = (
     [_c.INPUTS.index(name) for name in ("ids", "logprobs", "tail_logprob")],
@@ -87,36 +89,54 @@ def _pointed(layout: _c.Layout, places, views: Sequence[View], values: Sequence)
     return ctypes.create_string_buffer(packed, len(packed))
 
 
-# What a shard of the columns does with the states at an address, so many rows of them: it merges them with those of the
-# other shards, in place.
-Exchange = Callable[[int, int], None]
 EXCHANGE_ROWS = 512  # as in C: the logits of so many rows are kept while their states travel
+
+
+class ShardCall(NamedTuple):
+    """How a call on a shard of the columns meets the others."""
+
+    exchange: Callable[[int, int], None]  # merges the states at an address, so many of them, with those of the others
+    give_up: Callable[[BaseException, int], None]  # tells the others, who wait for so many states, that there are none
+    columns: range  # which of all columns the shard's are
+    total: int
+    rows: int  # of an exchange, at most
+
+
+def _states_of_meetings(segments: int, rows: int, most: int, sweeps: int, of_row: int) -> List[int]:
+    """How many states each exchange of a call has: of each segment's rows, 'most' at once; those of labels go along with
+    the first sweep's."""
+    blocks = [min(most, rows - first) for first in range(0, rows, most)] * segments
+    return [n * states for n in blocks for states in (of_row, 1)[:sweeps]]
 
 
 class _Meetings:
     """shard.exchange for C. What is raised in it ends the call, and is raised again by whoever made the call."""
 
-    def __init__(self, exchange: Exchange, columns: range, total: int, caught: List[BaseException]) -> None:
-        self.exchange, self.caught, self.met = exchange, caught, 0
+    def __init__(self, shard: ShardCall, states: Sequence[int], caught: List[BaseException]) -> None:
+        self.shard, self.states, self.caught, self.met = shard, states, caught, 0
         self.callback = _c.Exchange(self._meet)
         address = ctypes.cast(self.callback, ctypes.c_void_p).value
-        packed = _c.SHARD.pack(_c.SHARD.size, address or 0, 0, EXCHANGE_ROWS, columns.start, total)
+        packed = _c.SHARD.pack(_c.SHARD.size, address or 0, 0, shard.rows, shard.columns.start, shard.total)
         self.packed = ctypes.create_string_buffer(packed, len(packed))
 
     def _meet(self, _, states: int, rows: int) -> int:
         try:
-            self.exchange(states, rows)
+            self.shard.exchange(states, rows)
             self.met += 1
             return 0
         except BaseException as error:
             self.caught.append(error)
             return 1
 
-    def check(self, rows: int, options: Options) -> None:
-        """A signal that comes before _meet's 'try' is lost to it, and C then goes on with what it has."""
-        sweeps = 1 if options[DIVERGENCE] in _c.ONE_SWEEP else 2
-        if not self.caught and self.met != sweeps * -(-rows // EXCHANGE_ROWS):
-            raise KeyboardInterrupt
+    def end(self, error: Optional[BaseException]) -> None:
+        """Raises what ended the call early, after the others, who are about to meet, have heard of it. A signal that comes
+        before _meet's 'try' is lost to it, and C then goes on with what it has."""
+        if error is None and self.met != len(self.states):
+            error = KeyboardInterrupt()
+        if error is not None:
+            if self.met < len(self.states):
+                self.shard.give_up(error, self.states[self.met])
+            raise error
 
 
 def _problem(
@@ -181,27 +201,25 @@ def value(views: Sequence[View], work: float, options: Options, threads: int, ro
 
 
 def on_shard(
-    exchange: Exchange,
-    columns: range,
-    total: int,
-    count: int,
+    shard: ShardCall,
+    shape: Sequence[int],
     views: Sequence[View],
     options: Options,
     threads: int,
     rows: Sequence[View],
     grads: Sequence[View],
 ) -> float:
-    """value_and_grad() of a linear problem of 'count' rows on those columns of 'total'. Not watched for Ctrl-C: a rank
-    that stops alone leaves the others waiting; it is noticed at the next exchange."""
+    """value_and_grad() on a shard of the columns. shape: of the rows. Not watched for Ctrl-C: a rank that stops alone leaves
+    the others waiting; it is noticed at the next exchange."""
     value, caught = ctypes.c_double(), []  # type: ignore[var-annotated]
-    meetings = _Meetings(exchange, columns, total, caught)
+    segments, n = (math.prod(shape[:-1]), shape[-1]) if options[USE] == _c.ATTENTION else (1, math.prod(shape))
+    sweeps = 1 if options[DIVERGENCE] in _c.ONE_SWEEP else 2
+    labels = views[_c.LABELS_AT] is not None
+    of_row = 1 + labels + (labels and options[_SMOOTHING] > 0)
+    meetings = _Meetings(shard, _states_of_meetings(segments, n, shard.rows, sweeps, of_row), caught)
     problem = _problem(views, options, threads, None, shard=meetings.packed)
     status = _c.lib.skl_value_and_grad(problem, _outputs(rows, grads, ctypes.addressof(value)))
-    if caught:
-        raise caught[0]
-    if status != _c.OK:
-        raise error_of(status, options[USE], views)
-    meetings.check(count, options)
+    meetings.end(caught[0] if caught else None if status == _c.OK else error_of(status, options[USE], views))
     return value.value
 
 

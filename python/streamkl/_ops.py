@@ -136,16 +136,15 @@ def _value_and_grad(*args) -> List[Tensor]:
     return out
 
 
-def on_shard(exchange: _call.Exchange, columns: range, total: int, *args) -> List[Tensor]:
-    """value_and_grad of a linear problem on those columns of 'total', on the CPU; no operator, since it takes a
-    function."""
+def on_shard(shard: _call.ShardCall, *args) -> List[Tensor]:
+    """value_and_grad of a problem on a shard of its columns, on the CPU; no operator, since it takes functions."""
     rows, need = args[END:]
     kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
     out = _value_and_grad_outputs(*args)
     first = len(out) - bin(need).count("1")
     wanted, places = _views(out[1:first], rows, len(_c.ROWS)), _views(out[first:], need, OPERANDS)
-    views, count, threads = [*map(_view, kept)], kept[0].shape[:-1].numel(), torch.get_num_threads()
-    out[0].fill_(_call.on_shard(exchange, columns, total, count, views, options, threads, wanted, places))
+    views, threads = [*map(_view, kept)], torch.get_num_threads()
+    out[0].fill_(_call.on_shard(shard, kept[0].shape[:-1], views, options, threads, wanted, places))
     return out
 
 

@@ -8,6 +8,7 @@ import torch
 
 import reference
 import streamkl
+from test_distributed_graph import counted
 from test_distributed_linear import WAYS, cuts, forced, same_bits
 
 NAMES = ("q_s", "k_s", "q_t", "k_t")
@@ -20,8 +21,8 @@ def problem(n=16, m=16, dtype=torch.float32):
 
 
 def positions_of(total, group, order):
-    """The global positions that this rank holds: one after the other, uneven, backwards, or zig-zag (a load-balanced
-    context: a piece of the beginning and one of the end)."""
+    """The global positions that this rank holds: one after the other, uneven, backwards, in turn with the others and from
+    the last to the first, or zig-zag (a load-balanced context: a piece of the beginning and one of the end)."""
     import torch.distributed as dist
 
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -29,6 +30,8 @@ def positions_of(total, group, order):
         each = -(-total // (2 * size))
         halves = rank, 2 * size - 1 - rank
         return torch.cat([torch.arange(min(total, h * each), min(total, (h + 1) * each)) for h in halves])
+    if order == "dealt":
+        return torch.arange(rank, total, size).flip(0)
     if order == "backwards":
         rank = size - 1 - rank
     at = cuts(total, size, "uneven" if order == "uneven" else "even")
@@ -36,8 +39,15 @@ def positions_of(total, group, order):
 
 
 def check(group, x, way, order="even", told=None, named=NAMES, row_tensors=(), **options):
-    """Against the definition over everything; told: which argument says where the keys are. Returns what is the same on
-    all ranks."""
+    """Against the definition over everything, with six products and with four; told: which argument says where the keys are.
+    Returns what is the same on all ranks."""
+    found = once(group, x, way, False, order, told, named, row_tensors, **options)
+    if way != "columns travel" and options.get("reduction") != "none":
+        found += once(group, x, way, True, order, told, named, row_tensors, **options)
+    return found
+
+
+def once(group, x, way, meeting, order, told, named, row_tensors, **options):
     leaves = {name: t.double().requires_grad_() for name, t in x.items()}
     rows = dict(row_tensors)
     want = reference.attention_kl(**leaves, **rows, **options)
@@ -54,7 +64,7 @@ def check(group, x, way, order="even", told=None, named=NAMES, row_tensors=(), *
         "offset": dict(key_offset=int(keys[0]) if len(keys) else 0),
         "positions": dict(key_positions=keys),
     }
-    with forced(way):
+    with forced(way, meeting):
         loss = streamkl.attention_kl(
             **own, **own_rows, **options, **place[told], group=group, rows="sharded" if split else None
         )
@@ -109,6 +119,7 @@ def mask_cases(group):
         found += check(group, problem(16, 29), way, "uneven", None, row_tensors=rows, reduction="sum")
         found += check(group, problem(7, 29), way, "uneven", None, causal=True)
         found += check(group, problem(16, 3), way, "even", None, window=(2, 1))  # ranks without keys
+        found += check(group, problem(), way, "dealt", "positions", row_tensors=rows, causal=True, window=(9, 0))
     for dtype in reference.DTYPES:
         found += check(group, problem(dtype=dtype), "rows travel", "zigzag", "positions", causal=True)
     return found
@@ -117,3 +128,42 @@ def mask_cases(group):
 @pytest.mark.parametrize("size", (1, 4))
 def test_masks(ranks, size):
     same_bits(ranks.run(mask_cases, size=size))
+
+
+def meetings(group, divergence, n, m):
+    """Loss and gradients against one process; what was sent, and which of the engine's calls were made."""
+    from streamkl import _ops
+
+    made, kept = [], {name: getattr(_ops, name) for name in ("on_shard", "backward")}
+    x = problem(n, m)
+    whole = {name: t.clone().requires_grad_(name in ("q_s", "k_s")) for name, t in x.items()}
+    want = streamkl.attention_kl(**whole, divergence=divergence, causal=True)
+    want.backward()
+    keys = positions_of(m, group, "zigzag")
+    own = {name: t[:, :, keys].clone() if name[0] == "k" else t.clone() for name, t in x.items()}
+    own["q_s"].requires_grad_(), own["k_s"].requires_grad_()
+    for name, function in kept.items():
+        setattr(_ops, name, lambda *args, name=name, function=function: (made.append(name), function(*args))[1])
+    try:
+        with counted() as (calls, sizes):
+            loss = streamkl.attention_kl(**own, divergence=divergence, causal=True, group=group, key_positions=keys)
+            loss.backward()
+    finally:
+        for name, function in kept.items():
+            setattr(_ops, name, function)
+    torch.testing.assert_close(loss, want, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(own["q_s"].grad, whole["q_s"].grad, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(own["k_s"].grad, whole["k_s"].grad[:, :, keys], rtol=1e-5, atol=1e-8)
+    return made, dict(calls), dict(sizes)
+
+
+@pytest.mark.parametrize("divergence, sweeps", [("forward", 1), ("jsd", 2)])
+def test_four_products_where_they_are_worth_it(ranks, divergence, sweeps):
+    """One exchange a head (2 x 4) and sweep, of 2048 queries; the keys of a rank in zig-zag order are one call."""
+    for made, calls, sizes in ranks.run(meetings, divergence, 2048, 2048, size=2):
+        assert made == ["on_shard"]
+        assert calls == dict(all_gather_into_tensor=2 + 8 * sweeps, all_reduce=1)  # statuses, positions of keys, states
+        runs = 2 * 2 * 8
+        assert sizes["all_gather_into_tensor"] == 2048 + runs + 48 * 2 * 4 * 2048 * sweeps
+    for made, calls, _ in ranks.run(meetings, divergence, 64, 128, size=2):
+        assert made == ["backward"] and calls["all_gather_into_tensor"] == 2 + sweeps

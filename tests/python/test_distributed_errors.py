@@ -18,7 +18,7 @@ def words(call):
     """Kind and sentence of what the call raises."""
     try:
         call()
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 

@@ -47,16 +47,18 @@ def part_of(x, group, columns="uneven", rows=None):
 
 
 @contextlib.contextmanager
-def forced(way):
-    """Takes the choice between the two ways to move data away from the bytes that they would move."""
+def forced(way, meeting=False):
+    """Takes the choice between the two ways to move data away from the bytes that they would move. meeting: attention meets
+    within the engine's call, however little that is worth."""
     from streamkl.distributed import call
 
-    before = call.columns_should_travel
+    before = call.columns_should_travel, call._WORTH
     call.columns_should_travel = lambda *args: way == "columns travel"
+    call._WORTH = 0 if meeting else before[1]
     try:
         yield
     finally:
-        call.columns_should_travel = before
+        call.columns_should_travel, call._WORTH = before
 
 
 def check(group, x, way, weight=None, shards="uneven", rows="uneven", named=NAMES, **options):

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import struct
 
 import pytest
 import torch
@@ -100,6 +101,64 @@ def end_on_rank_1(rank):
 def test_what_is_raised_in_an_exchange(ranks):
     assert ranks.run(at_the_second, divide_by_zero, size=2) == [f"ZeroDivisionError: on rank {r}" for r in (0, 1)]
     ranks.run(losses, "forward", (), "even", size=2)  # and the group is as good as before
+
+
+def interrupt_on_rank_1(rank):
+    if rank == 1:
+        raise KeyboardInterrupt
+
+
+def fail_on_rank_1(rank):
+    if rank == 1:
+        raise MemoryError("no room")
+
+
+def refuse_on_rank_1(group):
+    """The engine of rank 1 refuses the call after the ranks have agreed: before the first exchange."""
+    from streamkl import _call
+
+    kept, own = _call._outputs, part_of(problem(ROWS, v=60), group, "even", None)
+    if group.rank() == 1:
+        _call._outputs = lambda *given: struct.pack("N", 4) + kept(*given)[8:]  # a structure of four bytes
+    own["x_s"] = own["x_s"].clone().requires_grad_()
+    try:
+        return words(lambda: streamkl.linear_kl(**own, group=group))
+    finally:
+        _call._outputs = kept
+
+
+def at_the_first_sweep(group, limit):
+    """One call with partial states, whose sweep raises on rank 1."""
+    from streamkl.distributed import ways
+
+    kept, own = ways.sweep, part_of(problem(ROWS, v=60), group, "even", None)
+
+    def sweep(*args):
+        fail_on_rank_1(group.rank())
+        return kept(*args)
+
+    ways.sweep = sweep
+    try:
+        return words(lambda: streamkl.linear_kl(**own, group=group, workspace_limit=limit))
+    finally:
+        ways.sweep = kept
+
+
+def test_what_one_rank_raises_the_others_hear(ranks):
+    """At once, and not at the timeout; the group is as good as before."""
+    said = ranks.run(at_the_second, fail_on_rank_1, size=3)
+    others = "MemoryError: streamkl: on rank 1: no room"
+    assert said == [others, "MemoryError: no room", others]
+    said = ranks.run(at_the_second, interrupt_on_rank_1, size=3)
+    others = "RuntimeError: streamkl: on rank 1: KeyboardInterrupt"
+    assert said == [others, "KeyboardInterrupt: ", others]
+    said = ranks.run(at_the_first_sweep, 1 << 24, size=3)
+    others = "MemoryError: streamkl: on rank 1: no room"
+    assert said == [others, "MemoryError: no room", others]
+    said = ranks.run(refuse_on_rank_1, size=2)
+    assert said[1].startswith("ValueError: streamkl: cannot use out.struct_size"), said
+    assert said[0].startswith("ValueError: streamkl: on rank 1: cannot use out.struct_size"), said
+    ranks.run(losses, "forward", (), "even", size=3)
 
 
 def test_a_rank_that_ends_in_the_middle(tmp_path):

@@ -9,7 +9,6 @@ import math
 from typing import Any, Dict, List, Mapping, Optional
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .. import _c
@@ -19,11 +18,10 @@ from .._options import FIELDS, NAMES, Options, bad
 from .group import Group
 
 BY_ROW = 2.0  # reduction "none" among the numbers of the others
-_LENGTH, _TEXT = 256, 1024  # numbers of a status, with room for options to come; bytes of an error's sentence
+_LENGTH = 256  # numbers of a status, with room for options to come
 
 # Options that change how a rank computes and not what: they may differ.
 _HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order", "round_dz")
-_KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, MemoryError)}
 
 # How far sums over the same tensor on two machines may be from each other, in units of the tensor's norm: other tokens
 # are about 1 apart, other roundings in bf16 2^-9 at most.
@@ -64,10 +62,10 @@ def agree(group: Group, same: Mapping[str, float], own: Mapping[str, float], fai
     does on one. failure: why this rank has nothing to say."""
     status = [float(failure is not None), *same.values(), *own.values()]
     assert len(status) <= _LENGTH
-    sent = torch.tensor(status + [0.0] * (_LENGTH - len(status)), dtype=torch.float64, device=_device(group))
+    sent = torch.tensor(status + [0.0] * (_LENGTH - len(status)), dtype=torch.float64, device=group.device)
     found = group.gather(sent, "statuses").tolist()
     if any(status[0] for status in found):
-        _raise(group, failure, [status[0] != 0 for status in found])
+        group.raise_together(failure, [status[0] != 0 for status in found])
     table = {name: [status[1 + i] for status in found] for i, name in enumerate([*same, *own])}
     for name in same:
         if len(set(table[name])) > 1:
@@ -81,27 +79,6 @@ def agree(group: Group, same: Mapping[str, float], own: Mapping[str, float], fai
 def alone(group: Group, same: Mapping[str, float], own: Mapping[str, float]) -> Table:
     """The table without asking anybody: every rank is taken to say what this one does."""
     return {name: [value] * group.size for name, value in [*same.items(), *own.items()]}
-
-
-def _device(group: Group) -> torch.device:
-    """Where the group's backend takes tensors from; the CPU where there is a choice."""
-    backend = str(dist.get_backend(group.pg))
-    return torch.device("cuda" if "nccl" in backend and "gloo" not in backend else "cpu")
-
-
-def _raise(group: Group, failure: Optional[Exception], failed: List[bool]) -> None:
-    words = "" if failure is None else f"{type(failure).__name__}\n{failure}"
-    sent = torch.zeros(_TEXT, dtype=torch.uint8)
-    cut = torch.tensor(list(words.encode()[:_TEXT]), dtype=torch.uint8)
-    sent[: len(cut)] = cut
-    found = group.gather(sent.to(_device(group)), "errors").cpu()
-    if failure is not None:
-        raise failure
-    rank = failed.index(True)
-    kind, sentence = bytes(found[rank].tolist()).rstrip(b"\0").decode(errors="replace").split("\n", 1)
-    if sentence.startswith("streamkl: "):
-        sentence = sentence[len("streamkl: ") :]
-    raise _KINDS.get(kind, RuntimeError)(f"streamkl: on rank {rank}: {sentence}")
 
 
 def _who(name: str, values: List[float]) -> Any:

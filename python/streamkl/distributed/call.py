@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _c, _ops
+from .._call import EXCHANGE_ROWS
 from .._details import refuse_without_labels
 from .._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs
 from .._ops import OPERANDS, row_bits
@@ -17,9 +18,8 @@ from . import dtensor
 from .agreement import BY_ROW, Table, agree, alone, say_inputs, say_options, say_sums
 from .autograd import ShardReduced, ShardRows, averaged_by
 from .group import Group
-from .pieces import Run, with_fields
+from .pieces import Run, held, with_fields
 from .shard import (
-    Masks,
     Shard,
     check_cover,
     check_same_ids,
@@ -55,6 +55,7 @@ class Prepared(NamedTuple):
     by_row: bool
     sharded: bool
     runs: Optional[List[Run]]  # of this rank's keys, if it was told; None: after those of the ranks before it
+    places: Optional[Tensor]  # the keys' positions as they were told, where the keys were brought to another order
     need: int
     wide: int
 
@@ -98,7 +99,7 @@ def linear(
                 raise bad(name, getattr(place, name), "linear_kl has no keys", TypeError)
         if sharded:
             inputs = tuple(_flat(x, i) for i, x in enumerate(inputs))
-        return _prepared(_c.LINEAR, options, inputs, sharded, None)
+        return _prepared(_c.LINEAR, options, inputs, sharded)
 
     shape, found = _run(tensors, dtensor.LINEAR, options, return_lse, place, prepare)
     shaped = [t.reshape(shape) if t.dim() else t for t in found]
@@ -133,29 +134,43 @@ def attention(tensors: Dict[str, Any], options: Mapping[str, Any], return_lse: b
         keys = t["k_s"].shape[2]
         if t["k_t"].shape[2] != keys:
             raise bad("k_t.shape[2]", t["k_t"].shape[2], f"it must be {keys}, this rank's keys in k_s")
-        return _prepared(_c.ATTENTION, options, inputs, sharded, _told_runs(place, keys))
+        runs, places = _told_runs(place, keys)
+        if places is not None:
+            columns, order = (_c.INPUTS.index("b_s"), _c.INPUTS.index("b_t")), places.argsort()
+            inputs = tuple(k.index_select(2, order.to(k.device)) if i in columns else k for i, k in enumerate(inputs))
+        return _prepared(_c.ATTENTION, options, inputs, sharded, runs, places)
 
     _, found = _run(tensors, dtensor.ATTENTION, options, return_lse, place, prepare)
     return tuple(found) if return_lse else found[0]
 
 
-def _told_runs(place: Place, keys: int) -> Optional[List[Run]]:
+def _told_runs(place: Place, keys: int) -> Tuple[Optional[List[Run]], Optional[Tensor]]:
+    """The runs of this rank's keys in ascending order, and the positions if the keys have another order."""
     if place.key_offset is not None and place.key_positions is not None:
         raise bad("key_offset", place.key_offset, "key_positions= says it already", TypeError)
     if place.key_offset is not None:
         if isinstance(place.key_offset, bool) or not isinstance(place.key_offset, int) or place.key_offset < 0:
             raise bad("key_offset", place.key_offset, "it must be the global position of this rank's first key")
-        return [Run(place.key_offset, keys)]
+        return [Run(place.key_offset, keys)], None
     if place.key_positions is None:
-        return None
+        return None, None
     positions = torch.as_tensor(place.key_positions)
     if positions.shape != (keys,) or positions.is_floating_point() or positions.dtype is torch.bool:
         what = (tuple(positions.shape), positions.dtype)
         raise bad("key_positions", what, f"it must hold {keys} integers, the global positions of this rank's keys")
-    return runs_of(positions)
+    if bool((positions.diff() > 0).all()):
+        return runs_of(positions), None
+    return runs_of(positions.sort().values), positions
 
 
-def _prepared(use: int, given: Mapping[str, Any], inputs: Inputs, sharded: bool, runs: Optional[List[Run]]) -> Prepared:
+def _prepared(
+    use: int,
+    given: Mapping[str, Any],
+    inputs: Inputs,
+    sharded: bool,
+    runs: Optional[List[Run]] = None,
+    places: Optional[Tensor] = None,
+) -> Prepared:
     options = make_options(use, given)
     heads = [t for t in (inputs[1], inputs[4]) if t is not None]
     least = min(t.shape[-2] if t.dim() > 1 else 0 for t in heads)
@@ -167,7 +182,7 @@ def _prepared(use: int, given: Mapping[str, Any], inputs: Inputs, sharded: bool,
         rest = [None if i == _c.LABELS_AT else t for i, t in enumerate(inputs)][OPERANDS:]
         _ops.check_partial([*part, *rest], local_options(options))
     need, wide = gradients_wanted(inputs[:OPERANDS])
-    return Prepared(use, options, inputs, given.get("reduction") == "none", sharded, runs, need, wide)
+    return Prepared(use, options, inputs, given.get("reduction") == "none", sharded, runs, places, need, wide)
 
 
 def _check_bias(inputs: Inputs) -> None:
@@ -252,6 +267,7 @@ def _say(made: Prepared, names: Dict[str, str], asks: bool) -> Tuple[Dict[str, f
     own.update(zip(_LABELS, _label_range(made)))
     own["workspace_limit"] = float(made.options[FIELDS.index("workspace_limit")])
     own.update({"runs": float(len(made.runs or ())), "start": float(made.runs[0].start if made.runs else 0)})
+    own["keys in another order"] = float(made.places is not None)
     (own if made.sharded else same)["number of rows"] = float(made.rows)
     if asks and not made.sharded:
         shared = {place: made.inputs[_c.INPUTS.index(place)] for place in ("a_s", "a_t", *_c.INPUTS[OPERANDS:])}
@@ -289,7 +305,8 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
         columns = sum(lengths_s) if given is None else given
         if columns > sum(lengths_s):
             raise bad("columns", columns, f"it must be at most {sum(lengths_s)}, the keys of all ranks together")
-    positions = _positions(group, made, masks, counts, runs) if masks.by_position else None
+    moved = any(table["keys in another order"])
+    positions = _positions(group, made, counts, runs, moved) if masks.by_position else None
     labels = made.inputs[_c.LABELS_AT] is not None
     if labels:
         _check_label_range(table, columns)
@@ -302,12 +319,30 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
     if travel:  # the engine sees a rank's own rows: what it makes of them is summed over the ranks
         options = with_fields(options, reduction=_c.SUM)
     # Not where a rank's engine may refuse the call after the others have begun it, for want of memory.
-    meets = made.use == _c.LINEAR and not travel and made.inputs[0].device.type == "cpu"
     limits = table["workspace_limit"]
     if labels and any(limits):
         raise bad("workspace_limit", int(max(limits)), "with labels over a process group it must be None on every rank")
-    meets = meets and not any(limits)
+    meets = 0
+    if made.inputs[0].device.type == "cpu" and not travel and not any(limits):
+        rows = sum(counts) if made.sharded else counts[0]
+        meets = _rows_of_meetings(made, rows, max(held(many, columns) for many in runs))
     return Shard(group, options, masks, mean, made.sharded, counts, runs, columns, positions, travel, meets)
+
+
+# Logits that are kept while states travel, and multiplications and additions that are worth an exchange of attention's: what
+# is saved by four products instead of six, against some 0.2 ms of latency (measured: even at 3e7).
+_KEPT, _WORTH = 1 << 25, 4e7
+
+
+def _rows_of_meetings(made: Prepared, rows: int, columns: int) -> int:
+    """How many rows an exchange within the engine's call has at most; 0: there is none, logits are computed again. columns:
+    the most that a rank has. The same on every rank."""
+    if made.use == _c.LINEAR:
+        return EXCHANGE_ROWS
+    most = min(16 * 1024, max(EXCHANGE_ROWS, _KEPT // max(columns, 1)))  # a segment's rows meet, in so many at once
+    widths = made.inputs[0].shape[-1] + made.inputs[3].shape[-1]
+    worth = 2.0 * min(rows, most) * columns * widths >= _WORTH
+    return most if worth and made.need and not made.by_row else 0
 
 
 def _all_runs(group: Group, made: Prepared, table: Table, lengths: Sequence[int], asked: bool) -> List[Sequence[Run]]:
@@ -328,21 +363,24 @@ def _all_runs(group: Group, made: Prepared, table: Table, lengths: Sequence[int]
 
 
 def _positions(
-    group: Group, made: Prepared, masks: Masks, counts: Sequence[int], runs: Sequence[Sequence[Run]]
+    group: Group, made: Prepared, counts: Sequence[int], runs: Sequence[Sequence[Run]], moved: bool
 ) -> Tensor:
-    """Where this rank's queries are: split as the keys are, which is rank after rank if nothing else was said."""
+    """Where this rank's queries are: split as the keys are, which is rank after rank if nothing else was said. moved: some
+    rank's keys do not ascend as it was given them."""
     device = made.inputs[0].device
     if not made.sharded:
         return torch.arange(counts[0], device=device)
     keys = [sum(run.length for run in many) for many in runs]
-    here = runs[group.rank]
     in_order = [run for many in runs for run in many if run.length]
-    if all(a.start + a.length == b.start for a, b in zip(in_order, in_order[1:])):
-        here = [Run(sum(counts[: group.rank]), counts[group.rank])]
-    elif list(counts) != keys:
+    if not moved and all(a.start + a.length == b.start for a, b in zip(in_order, in_order[1:])):
+        first = sum(counts[: group.rank])
+        return torch.arange(first, first + counts[group.rank], device=device)
+    if list(counts) != keys:
         rule = f"with keys in another order than that of the ranks, a rank must have as many queries as keys, {keys}"
         raise bad("queries of the ranks", list(counts), rule + "; or say what each query sees by begin= and end=")
-    return torch.cat([torch.arange(run.start, run.start + run.length, device=device) for run in here])
+    if made.places is not None:
+        return made.places.to(device)
+    return torch.cat([torch.arange(run.start, run.start + run.length, device=device) for run in runs[group.rank]])
 
 
 def _divergence(shard: Shard, made: Prepared, return_lse: bool) -> List[Tensor]:

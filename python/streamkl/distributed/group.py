@@ -5,7 +5,7 @@ the same bits on every rank; so results are the same on every rank and from run 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,10 @@ from torch import Tensor
 
 from .. import _c, _ops
 from .._options import bad
+
+_TEXT = 1024  # bytes of an error's sentence
+_KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, MemoryError)}
+_GIVEN_UP = -1.0  # in place of l_s, which is a sum of exponentials: this rank has no states to give
 
 # Rows whose states travel together: memory for them is 48 bytes x this x ranks, 3 MiB a rank.
 BLOCK = 1 << 16
@@ -35,6 +39,7 @@ class Group:
                 rule = "this process does not belong to it"
             raise bad("group", given, rule, ValueError if "belong" in rule else TypeError)
         self.pg = given
+        self.ended = False  # the others know, or cannot be told
         self.rank, self.size = dist.get_rank(given), dist.get_world_size(given)
         if self.rank < 0:
             raise bad("group", given, "this process does not belong to it")
@@ -46,6 +51,7 @@ class Group:
             raise self._lost(what, error) from error
 
     def _lost(self, what: str, error: Exception) -> RuntimeError:
+        self.ended = True
         who = f"rank {self.rank} of {self.size}"
         return RuntimeError(f"streamkl: {who} could not exchange {what} with its group, has a rank ended? {error}")
 
@@ -97,11 +103,15 @@ class Group:
         return total.movedim(0, dim)
 
     def merge(self, states: Tensor) -> Tensor:
-        """The states of all columns, from those of each rank's: 48 bytes a row and rank, merged in rank order."""
+        """The states of all columns, from those of each rank's: 48 bytes a row and rank, merged in rank order. Raises on
+        every rank if one has given up."""
         flat = states.reshape(-1, _c.STATE)
         merged = []
         for block in flat.split(BLOCK):
             found = self.gather(block, "states")
+            given_up = [l_s == _GIVEN_UP for l_s in found[:, 0, 1].tolist()] if len(block) else []
+            if any(given_up):
+                self.raise_together(None, given_up)
             into = found[0]
             for other in found[1:]:
                 into = _ops.merge(into, other)
@@ -113,6 +123,42 @@ class Group:
         memory = (ctypes.c_double * (rows * _c.STATE)).from_address(address)
         states = torch.frombuffer(memory, dtype=torch.float64).view(rows, _c.STATE)
         states.copy_(self.merge(states))
+
+    def give_up(self, failure: BaseException, rows: int) -> None:
+        """Tells the others, who wait for states of so many rows, that this rank raises that. It does nothing if they know."""
+        if self.ended or rows == 0:
+            return
+        states = torch.zeros((min(rows, BLOCK), _c.STATE), dtype=torch.float64, device=self.device)
+        states[0, 1] = _GIVEN_UP
+        try:
+            self.gather(states, "states")
+            self.raise_together(failure, ())
+        except (type(failure), RuntimeError):
+            pass  # the caller raises what was first
+
+    def raise_together(self, failure: Optional[BaseException], failed: Sequence[bool]) -> None:
+        """Raises on every rank: its own failure where there is one, elsewhere that of the first rank that failed."""
+        self.ended = True
+        words = "" if failure is None else f"{type(failure).__name__}\n{failure}"
+        sent = torch.zeros(_TEXT, dtype=torch.uint8)
+        cut = torch.tensor(list(words.encode()[:_TEXT]), dtype=torch.uint8)
+        sent[: len(cut)] = cut
+        found = self.gather(sent.to(self.device), "errors").cpu()
+        if failure is not None:
+            raise failure
+        rank = list(failed).index(True)
+        kind, sentence = bytes(found[rank].tolist()).rstrip(b"\0").decode(errors="replace").split("\n", 1)
+        if sentence.startswith("streamkl: "):
+            sentence = sentence[len("streamkl: ") :]
+        if kind not in _KINDS:
+            sentence = f"{kind}: {sentence}" if sentence else kind
+        raise _KINDS.get(kind, RuntimeError)(f"streamkl: on rank {rank}: {sentence}")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the group's backend takes tensors from; the CPU where there is a choice."""
+        backend = str(dist.get_backend(self.pg))
+        return torch.device("cuda" if "nccl" in backend and "gloo" not in backend else "cpu")
 
     def start_broadcast(self, tensors: Sequence[Tensor], source: int) -> List[Any]:
         """Sends the source's tensors into those of the others; end_broadcast() waits for it."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine on a shard's columns. Its calls take columns that lie one after the other, so a shard is cut into runs of
-global positions: one for a part of a vocabulary or of a context, two for a context in zig-zag order."""
+"""The engine on a shard's columns, which are runs of global positions: one for a part of a vocabulary or of a context, two
+for a context in zig-zag order. Runs ascend, so that the columns that a row sees, a range of positions, are a range of the
+shard's columns as well, and the engine takes them all in one call."""
 
 from __future__ import annotations
 
@@ -29,51 +30,46 @@ class Run(NamedTuple):
         return Run(self.start, max(0, min(self.length, columns - self.start)))
 
 
-class Piece(NamedTuple):
-    inputs: Inputs
-    at: slice  # its columns among those of the shard
-
-
 class Bounds(NamedTuple):
     """The global columns first .. past - 1 that a row sees, int64 over the rows; None: no limit on that side."""
 
     first: Optional[Tensor]
     past: Optional[Tensor]
 
-    def within(self, run: Run, rows: torch.Size) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """The same, counted from the run's first column."""
+    def within(self, runs: Sequence[Run], rows: torch.Size) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """The same, counted in the columns of those runs. Since these ascend, what a row sees of them is one range."""
 
         def local(t: Optional[Tensor]) -> Optional[Tensor]:
-            return None if t is None else (t - run.start).clamp(0, run.length).to(torch.int32).expand(rows)
+            if t is None:
+                return None
+            seen = torch.zeros_like(t)
+            for run in runs:
+                seen = seen + (t - run.start).clamp(0, run.length)
+            return seen.to(torch.int32).expand(rows)
 
         return local(self.first), local(self.past)
 
 
-def cut(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds, empty: bool = False) -> List[Piece]:
-    """The pieces of a shard that holds those runs, as far as their positions are below 'columns'. empty: those without
-    columns, too."""
-    pieces, at = [], 0
+def held(runs: Sequence[Run], columns: int) -> int:
+    """How many of their columns are at positions below that."""
+    return sum(run.before(columns).length for run in runs)
+
+
+def local_inputs(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds) -> Inputs:
+    """The engine's inputs on a shard that holds those runs, as far as their positions are below 'columns'."""
+    here = slice(0, held(runs, columns))
     a_s, b_s, bias_s, a_t, b_t, bias_t, weight = inputs[: OPERANDS + 1]
-    for run in runs:
-        here = slice(at, at + run.before(columns).length)
-        at += run.length
-        if here.start == here.stop and not empty:
-            continue
-        first, past = bounds.within(Run(run.start, here.stop - here.start), a_s.shape[:-1])
-        sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
-        rows = dict(a_s=a_s, a_t=a_t, weight=weight, begin=first, end=past, labels=inputs[_c.LABELS_AT])
-        columns_of = dict(zip(("b_s", "bias_s", "b_t", "bias_t"), sliced))
-        pieces.append(Piece(_c.named_inputs(**rows, **columns_of), here))
-    return pieces
+    first, past = bounds.within([run.before(columns) for run in runs], a_s.shape[:-1])
+    sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
+    rows = dict(a_s=a_s, a_t=a_t, weight=weight, begin=first, end=past, labels=inputs[_c.LABELS_AT])
+    return _c.named_inputs(**rows, **dict(zip(("b_s", "bias_s", "b_t", "bias_t"), sliced)))
 
 
-def sweep(pieces: Sequence[Piece], a: Tensor, options: Options, saved: Sequence[Tensor], bits: int) -> Tensor:
-    """The states of the rows of a over the pieces."""
-    states: Optional[Tensor] = None
-    for piece in pieces:
-        more = _ops.partial(*piece.inputs, *options, list(saved), bits)
-        states = more if states is None else _ops.merge(states, more)
-    return no_columns(a) if states is None else states
+def sweep(inputs: Inputs, options: Options, saved: Sequence[Tensor], bits: int) -> Tensor:
+    """The states of the rows over the shard's columns. inputs: of local_inputs()."""
+    if inputs[1].shape[-2] == 0:
+        return no_columns(inputs[0])
+    return _ops.partial(*inputs, *options, list(saved), bits)
 
 
 def no_columns(a: Tensor) -> Tensor:
@@ -84,26 +80,28 @@ def no_columns(a: Tensor) -> Tensor:
 
 
 def gradients(
-    pieces: Sequence[Piece], inputs: Inputs, options: Options, saved: Sequence[Tensor], bits: int, need: int
+    inputs: Inputs, whole: Inputs, options: Options, saved: Sequence[Tensor], bits: int, need: int
 ) -> List[Tensor]:
-    """Of the needed operands in f32: those of columns are complete, those of rows are sums over the pieces."""
-    made = [_ops.backward(*piece.inputs, *options, list(saved), bits, need, WIDE) for piece in pieces]
-    return in_place(pieces, made, inputs, need)
+    """Of the needed operands in f32: those of columns are complete, those of rows this shard's part of a sum. inputs: of
+    local_inputs(), from the whole ones."""
+    if inputs[1].shape[-2] == 0:
+        wanted = [t for i, t in enumerate(inputs[:OPERANDS]) if need >> i & 1]
+        made = [torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in wanted]
+    else:
+        made = _ops.backward(*inputs, *options, list(saved), bits, need, WIDE)
+    return with_padding(made, whole, need)
 
 
-def in_place(pieces: Sequence[Piece], made: Sequence[List[Tensor]], inputs: Inputs, need: int) -> List[Tensor]:
-    """The pieces' gradients as those of the shard."""
-    wanted = [i for i in range(OPERANDS) if need >> i & 1]
-    if len(pieces) == 1 and all(t is None or pieces[0].at.stop == t.shape[-2] for t in (inputs[1], inputs[4])):
-        return made[0]
-    out = [torch.zeros(inputs[i].shape, dtype=torch.float32, device=inputs[i].device) for i in wanted]
-    for piece, grads in zip(pieces, made):
-        for i, into, g in zip(wanted, out, grads):
-            if i in ROWS_OPERANDS:
-                into += g
-            else:
-                (into[..., piece.at, :] if into.dim() > 1 else into[piece.at]).copy_(g)
-    return out
+def with_padding(made: List[Tensor], whole: Inputs, need: int) -> List[Tensor]:
+    """Gradients with zeros for the columns that do not exist."""
+    found = []
+    for i, g in zip([i for i in range(OPERANDS) if need >> i & 1], made):
+        if g.shape != whole[i].shape:
+            full = torch.zeros(whole[i].shape, dtype=torch.float32, device=g.device)
+            (full[..., : g.shape[-2], :] if g.dim() > 1 else full[: len(g)]).copy_(g)
+            g = full
+        found.append(g)
+    return found
 
 
 def with_fields(options: Options, **values: Any) -> Options:

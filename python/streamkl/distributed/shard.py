@@ -42,11 +42,11 @@ class Shard:
     mean: bool
     sharded: bool  # rows are split over the ranks too
     counts: List[int]  # rows of each rank if they are, or of all
-    runs: List[Sequence[Run]]  # columns of each rank
+    runs: List[Sequence[Run]]  # columns of each rank, ascending
     columns: int  # how many of them exist
     positions: Optional[Tensor]  # of this rank's rows, where a mask asks for them
     columns_travel: bool
-    meets: bool  # the ranks meet within one call of the engine, once a block of rows
+    meets: int  # rows of a block in which the ranks meet, within one call of the engine; 0: they do not
 
     @property
     def rows(self) -> int:

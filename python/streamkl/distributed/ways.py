@@ -14,10 +14,11 @@ from torch import Tensor
 
 from .. import _c, _ops
 from .._autograd import saved_rows
+from .._call import ShardCall
 from .._finished import PARTS
 from .._inputs import Inputs
 from .._ops import OPERANDS, row_bits
-from .pieces import ROWS_OPERANDS, cut, gradients, in_place, no_columns, sweep
+from .pieces import ROWS_OPERANDS, gradients, held, local_inputs, no_columns, sweep, with_padding
 from .shard import Shard, two_sweeps
 
 
@@ -104,8 +105,8 @@ class RowsHere(Way):
             return t
         return shard.group.rows(t, shard.counts, -2 if i < OPERANDS else -1, _c.INPUTS[i])
 
-    def _pieces(self, inputs: Inputs):
-        return cut(inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds)
+    def _local(self, inputs: Inputs) -> Inputs:
+        return local_inputs(inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds)
 
     def value(self, bits: int) -> Tuple[Tensor, Dict[str, Tensor]]:
         return self._meeting(bits, 0)[:2] if self.shard.meets else super().value(bits)
@@ -116,22 +117,28 @@ class RowsHere(Way):
     def _meeting(self, bits: int, need: int) -> Tuple[Tensor, Dict[str, Tensor], List[Tensor]]:
         """One call of the engine, in which the ranks meet once a block of rows: it keeps the logits meanwhile. Four
         products."""
-        (run,), most = self.shard.runs[self.group.rank], self.shard.columns
-        pieces, names = cut(self.inputs, [run], most, self.bounds, empty=True), names_of(bits)
-        start = min(run.start, most)
-        here = range(start, start + run.before(most).length)
-        total, *found = _ops.on_shard(
-            self.group.merge_at, here, most, *pieces[0].inputs, *self.shard.options, bits, need
-        )
-        made = in_place(pieces, [found[len(names) :]], self.inputs, need)
+        total, *found = _ops.on_shard(self._shard_call(), *self._local(self.inputs), *self.shard.options, bits, need)
+        names = names_of(bits)
+        made = with_padding(found[len(names) :], self.inputs, need)
         return total, dict(zip(names, found)), self._summed(made, need)
 
+    def _shard_call(self) -> ShardCall:
+        runs, most = self.shard.runs[self.group.rank], self.shard.columns
+        start = min(runs[0].start, most) if runs else 0  # labels count from it; with those there is one run
+        columns = range(start, start + held(runs, most))
+        return ShardCall(self.group.merge_at, self.group.give_up, columns, most, self.shard.meets)
+
     def states(self, saved: Sequence[Tensor], bits: int) -> Tensor:
-        own = sweep(self._pieces(self.inputs), self.inputs[0], self.shard.options, saved, bits)
+        try:
+            own = sweep(self._local(self.inputs), self.shard.options, saved, bits)
+        except BaseException as error:
+            self.group.give_up(error, self.inputs[0].shape[:-1].numel())
+            raise
         return self.group.merge(own)
 
     def gradients(self, inputs: Inputs, saved: Sequence[Tensor], bits: int, need: int) -> List[Tensor]:
-        return self._summed(gradients(self._pieces(inputs), inputs, self.shard.options, saved, bits, need), need)
+        made = gradients(self._local(inputs), inputs, self.shard.options, saved, bits, need)
+        return self._summed(made, need)
 
     def _summed(self, made: List[Tensor], need: int) -> List[Tensor]:
         """Gradients with those of rows summed over the ranks."""
@@ -186,14 +193,13 @@ class ColumnsTravel(Way):
             columns.append(t.contiguous())
         return columns, self.group.start_broadcast(columns, rank)
 
-    def _pieces(self, rank: int, inputs: Inputs):
-        return cut(inputs, self.shard.runs[rank], self.shard.columns, self.bounds)
+    def _local(self, rank: int, inputs: Inputs) -> Inputs:
+        return local_inputs(inputs, self.shard.runs[rank], self.shard.columns, self.bounds)
 
     def states(self, saved: Sequence[Tensor], bits: int) -> Tensor:
         states = no_columns(self.inputs[0])
         for rank, inputs in self._visits():
-            pieces = self._pieces(rank, inputs)
-            states = _ops.merge(states, sweep(pieces, inputs[0], self.shard.options, saved, bits))
+            states = _ops.merge(states, sweep(self._local(rank, inputs), self.shard.options, saved, bits))
         return states
 
     def reduced(self, total: Tensor) -> Tensor:
@@ -218,8 +224,7 @@ class ColumnsTravel(Way):
         weight = inputs[OPERANDS]
         for rank, visit in self._visits():
             visit = (*visit[:OPERANDS], weight, *visit[OPERANDS + 1 :])
-            pieces = self._pieces(rank, visit)
-            made = gradients(pieces, visit, self.shard.options, saved, bits, need)
+            made = gradients(self._local(rank, visit), visit, self.shard.options, saved, bits, need)
             for k, i in enumerate(places):
                 if i in ROWS_OPERANDS:
                     total[k] += made[k]
