@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, and tanh. */
 #include "../src/cpu/kernels.h"
+#include "../src/float_mode.h"
 #include "test.h"
 
 /* Largest error of y against the doubles f(x), in units of the last place of f(x). */
@@ -62,6 +63,7 @@ static void check_edges(const struct skl_kernels *k)
 int main(void)
 {
     test_begin("test_vmath");
+    struct skl_float_mode before = skl_enter_float_mode(); /* as every call does */
     for (int isa = SKL_ISA_BASELINE; isa <= SKL_ISA_NEONBF16; isa++) {
         const struct skl_kernels *k = skl_kernels_for((enum skl_isa)isa);
         if (!k)
@@ -73,5 +75,6 @@ int main(void)
         printf("%s: 2^x within %.2f ulp, tanh x within %.2f ulp\n", skl_isa_name((enum skl_isa)isa), e, t);
         check_edges(k);
     }
+    skl_leave_float_mode(before);
     return test_end();
 }

@@ -40,7 +40,19 @@ static inline vf vsplit_integer(vf x, vf *n)
     *n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return x - *n;
 }
-static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+/* x = floor(16 x) / 16 + r: returns r, and s = 2^{floor(16 x) / 16 - floor(x)} out of a register. The sum with a number whose
+ * last place is 1/16 has floor(16 x) in its lowest bits, four of which the permutation reads. */
+#define HAS_SIXTEENTHS
+static inline vf vsplit_sixteenth(vf x, vf *s)
+{
+    const vf table = _mm512_setr_ps(1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f,
+                                    1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f,
+                                    1.75625217f, 1.8340081f, 1.91520655f);
+    vf at = _mm512_add_round_ps(x, vset(786432.0f), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    *s = _mm512_permutexvar_ps(_mm512_castps_si512(at), table);
+    return _mm512_reduce_ps(x, 4 << 4 | _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* by 2^floor(n) */
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
