@@ -335,6 +335,8 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         TRY(skl_check_shard(call, &p, state));
     settle_divergence(&p);
     skl_fill_problem(&p, w);
+    if (call == SKL_CALL_BACKWARD)
+        w->shard.exchange = NULL;
     if (!partial) {
         TRY(skl_adopt_outputs("out", out, &o));
         TRY(skl_take_outputs(call, &p, &o, w));

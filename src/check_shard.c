@@ -21,13 +21,13 @@ enum skl_status skl_check_place(const struct skl_problem *p)
 enum skl_status skl_check_shard(enum skl_call call, const struct skl_problem *p, const struct skl_state *state)
 {
     const struct skl_shard *s = p->shard;
-    if (!s->exchange)
+    int backward = call == SKL_CALL_BACKWARD; /* which meets nobody: it has what the forward call saved */
+    if (!s->exchange && !backward)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use shard.exchange = NULL: a shard needs a way to the others");
     if (s->rows < 0 || s->rows > SKL_EXCHANGE_ROWS_MAX)
         return skl_bad("shard.rows", s->rows, "it must be from 0 (the default, 512) to 16384");
-    if (call == SKL_CALL_BACKWARD || call == SKL_CALL_PARTIAL || state)
-        return skl_fail(SKL_BAD_ARGUMENT,
-                        "cannot use shard = %p: only skl_value and skl_value_and_grad exchange states",
+    if (call == SKL_CALL_PARTIAL || state)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use shard = %p with partial rows: they leave the exchange to you",
                         (const void *)s);
     if (p->listed)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with a shard: lists need all columns",
@@ -38,7 +38,13 @@ enum skl_status skl_check_shard(enum skl_call call, const struct skl_problem *p,
                         "of the heads of a mixture");
     if (p->cu_seqlens_q.data)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q with a shard: begin and end say the same");
-    if (p->progress)
+    if (backward && p->labels && p->labels->smoothing > 0 && (p->begin.data || p->end.data))
+        return skl_fail(
+            SKL_BAD_ARGUMENT,
+            "cannot use labels.smoothing = %g in a backward on a shard with begin or end: how many columns a "
+            "row sees on the other shards is not known",
+            p->labels->smoothing);
+    if (p->progress && !backward)
         return skl_fail(SKL_BAD_ARGUMENT,
                         "cannot use progress with a shard: who stops alone leaves the others waiting. "
                         "shard.exchange may stop the call, with the others' knowledge");

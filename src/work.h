@@ -153,7 +153,7 @@ struct skl_work {
     int round_dz;
     skl_progress progress;
     void *progress_data;
-    struct skl_shard shard;   /* .exchange NULL: the columns are all there are */
+    struct skl_shard shard;   /* .exchange NULL: the columns are all there are, or a backward's, which meets nobody */
     int device, device_index; /* of every tensor; what follows is for SKL_CUDA */
     void *stream;
     void *workspace; /* NULL: allocate in the stream's order */

@@ -356,10 +356,13 @@ static void border(void)
     ids[1] = 0;
     q = p, q.s.a = q.t.a = skl_on_cuda(x, 0), q.s.b = q.t.b = skl_on_cuda(w, 0);
     refused(skl_value(&q, &out), SKL_UNSUPPORTED, "shard on CUDA");
-    refused(skl_partial(&p, NULL, states), SKL_BAD_ARGUMENT, "only skl_value and skl_value_and_grad");
-    refused(skl_finish(&p, states, &out), SKL_BAD_ARGUMENT, "only skl_value and skl_value_and_grad");
+    refused(skl_partial(&p, NULL, states), SKL_BAD_ARGUMENT, "with partial rows: they leave the exchange to you");
+    refused(skl_finish(&p, states, &out), SKL_BAD_ARGUMENT, "with partial rows: they leave the exchange to you");
+    int32_t lo[3] = {0, 0, 0};
+    q = p, q.labels = &labels, labels.smoothing = 0.5;
+    q.begin = skl_vector(SKL_I32, lo, 3);
     out.value = NULL;
-    refused(skl_backward(&p, &saved, &out), SKL_BAD_ARGUMENT, "only skl_value and skl_value_and_grad");
+    refused(skl_backward(&q, &saved, &out), SKL_BAD_ARGUMENT, "how many columns a row sees on the other shards");
     out.entropy_s = skl_vector(SKL_F32, rows, 3);
     refused(skl_value(&p, &out), SKL_BAD_ARGUMENT, "out.entropy_s");
     CHECK(s.exchanges == 0, "a call that was refused met the others");

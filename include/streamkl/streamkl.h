@@ -216,7 +216,8 @@ typedef int (*skl_exchange)(void *data, struct skl_state *states, int64_t rows);
  * and the same everywhere, gradients of b are those of this shard's columns, gradients of a this shard's part of a sum.
  * How many exchanges there are, and of how many rows, follows from the rows and the divergence alone, whatever this shard
  * holds (even no column), weights or sees: ceil(N / rows) for linear, for attention of each (batch, head), times the sweeps.
- * A call that is refused makes none of them: agree on the arguments before. */
+ * A call that is refused makes none of them: agree on the arguments before.
+ * skl_backward on a shard needs this for labels alone, first and columns: it meets nobody, and exchange may be NULL. */
 struct skl_shard {
     size_t struct_size; /* sizeof(struct skl_shard) */
     skl_exchange exchange;

@@ -124,6 +124,15 @@ class Reduced(_Function):
         return tuple(_results(_Scale.apply(g, ctx.dtypes, *ctx.saved_tensors), ctx.need, INPUTS + 4))
 
 
+def without_ignored(g: Tensor, inputs: Sequence, options: Options) -> Tensor:
+    """The upstream gradient of rows, where they take part: it is a weight from here on, and with a weight those whose label
+    is ignored would."""
+    labels = inputs[_c.LABELS_AT]
+    if labels is None or inputs[OPERANDS] is not None:
+        return g
+    return g.masked_fill(labels == options[IGNORE_INDEX], 0)
+
+
 class Rows(_Function):
     """Inputs; options, rows, need, wide. Gives the value, the loss of the rows and the other rows."""
 
@@ -147,9 +156,7 @@ class Rows(_Function):
         if g is None:
             return (None,) * (INPUTS + 4)
         saved = ctx.saved_tensors
-        labels, rows = saved[_c.LABELS_AT], ctx.kept
-        if labels is not None and saved[OPERANDS] is None:  # such rows take no part, also where a weight is given
-            g = g.masked_fill(labels == ctx.options[IGNORE_INDEX], 0)
+        rows, g = ctx.kept, without_ignored(g, saved, ctx.options)
         inputs = (*saved[:OPERANDS], g, *saved[OPERANDS + 1 : INPUTS])
         grads = _Recompute.apply(*inputs, ctx.options, rows, ctx.need, ctx.wide, *saved[INPUTS:])
         return tuple(_results(grads, ctx.need, INPUTS + 4))

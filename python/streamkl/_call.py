@@ -7,7 +7,7 @@ import ctypes
 import math
 import threading
 from operator import itemgetter
-from typing import Any, Callable, Generator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _c
 from ._errors import error_of
@@ -177,16 +177,18 @@ def _outputs(rows: Sequence[View], grads: Sequence[View], value: int = 0) -> byt
     return _c.OUTPUTS.pack(_c.OUTPUTS.size, value, *tensors)
 
 
-def _run(call, views: Sequence[View], work: float, options: Options, threads: int, *arguments) -> None:
+def _run(
+    call, views: Sequence[View], work: float, options: Options, threads: int, *arguments, shard: Any = None
+) -> None:
     caught: List[BaseException] = []
     if work > INTERRUPTIBLE and threading.current_thread() is threading.main_thread():
         watch = _watch(caught)
         next(watch)
         progress = _c.Progress(watch.send)
         address = ctypes.cast(progress, ctypes.c_void_p).value
-        status = call(_problem(views, options, threads, address), *arguments)
+        status = call(_problem(views, options, threads, address, shard=shard), *arguments)
     else:
-        status = call(_problem(views, options, threads, None), *arguments)
+        status = call(_problem(views, options, threads, None, shard=shard), *arguments)
     if caught:
         raise caught[0]
     if status != _c.OK:
@@ -233,10 +235,21 @@ def value_and_grad(
 
 
 def backward(
-    views: Sequence[View], work: float, options: Options, threads: int, saved: Sequence[View], grads: Sequence[View]
+    views: Sequence[View],
+    work: float,
+    options: Options,
+    threads: int,
+    saved: Sequence[View],
+    grads: Sequence[View],
+    place: Optional[Tuple[int, int]] = None,
 ) -> None:
-    """Gradients from the rows that value() or finish() wrote; the view of the weight is their upstream gradient."""
-    _run(_c.lib.skl_backward, views, work, options, threads, _outputs(saved, ()), _outputs((), grads))
+    """Gradients from the rows that value() or finish() wrote; the view of the weight is their upstream gradient. place: on a
+    shard, where labels count the columns of all shards, its first one and their number."""
+    shard = None
+    if place is not None:
+        shard = ctypes.create_string_buffer(_c.SHARD.pack(_c.SHARD.size, 0, 0, 0, *place), _c.SHARD.size)
+    outputs = _outputs(saved, ()), _outputs((), grads)
+    _run(_c.lib.skl_backward, views, work, options, threads, *outputs, shard=shard)
 
 
 def partial(

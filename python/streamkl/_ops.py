@@ -15,7 +15,7 @@ shall write in f32. 'saved' are the tensors of the bits in 'rows'.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -164,6 +164,18 @@ def _backward(*args) -> List[Tensor]:
         return out
     work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
     _call.backward([*map(_view, kept)], work, options, threads, found, places)
+    return out
+
+
+def backward_on_shard(place: Tuple[int, int], *args) -> List[Tensor]:
+    """'backward' of a problem with labels on a shard of its columns, on the CPU; place: the first one of them, and how many
+    all shards have."""
+    saved, rows, need, _ = args[END:]
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
+    out = _backward_outputs(*args)
+    found, places = _views(saved, rows, len(_c.ROWS)), _views(out, need, OPERANDS)
+    work, threads = _work(kept[0], kept[1]), torch.get_num_threads()
+    _call.backward([*map(_view, kept)], work, options, threads, found, places, place)
     return out
 
 

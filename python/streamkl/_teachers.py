@@ -8,7 +8,7 @@ Rows that no teacher has take no part, as rows of weight 0; a row that two teach
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -35,11 +35,8 @@ def by_teacher(
     options: Mapping[str, Any],
 ) -> Any:
     """linear_kl of each teacher's rows, put together. tensors: weight, labels, mass_ids."""
-    groups = [_group(i, one, x_s) for i, one in enumerate(_listed(teachers))]
+    groups, given = checked(x_s, teachers, tensors)
     shape = x_s.shape[:-1]
-    if not torch.compiler.is_compiling():  # a graph cannot raise
-        _refuse_overlaps(groups, shape)
-    given = {name: t for name, t in row_inputs(shape, **tensors).items() if t is not None}
     reduction, items = options.get("reduction", "mean"), options.get("num_items")
     numbers = {**options, "reduction": "none" if reduction == "none" else "sum", "num_items": None}
     asked = ("lse_s", "lse_t") if return_lse else tuple(details)
@@ -57,6 +54,16 @@ def by_teacher(
         return loss
     whole = {name: _put_together(name, groups, [found[name] for found in rows], shape) for name in asked}
     return (loss, whole["lse_s"], whole["lse_t"]) if return_lse else (loss, whole)
+
+
+def checked(
+    x_s: Tensor, teachers: Any, tensors: Mapping[str, Optional[Tensor]]
+) -> Tuple[List[_Group], Dict[str, Tensor]]:
+    """The teachers, and the tensors over all rows."""
+    groups = [_group(i, one, x_s) for i, one in enumerate(_listed(teachers))]
+    if not torch.compiler.is_compiling():  # a graph cannot raise
+        _refuse_overlaps(groups, x_s.shape[:-1])
+    return groups, {name: t for name, t in row_inputs(x_s.shape[:-1], **tensors).items() if t is not None}
 
 
 def _listed(teachers: Any) -> List[Any]:

@@ -195,9 +195,12 @@ def linear_kl(
     if group is not None or rows is not None or check is not None or spread(x_s, w_s, x_t, w_t, weight, bias_s, bias_t):
         from . import distributed
 
-        tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, weight=weight, bias_s=bias_s, bias_t=bias_t, labels=labels)
-        one_process = {"details": bool(details), "teachers": teachers is not None, "mass_ids": mass_ids is not None}
-        return distributed.linear(tensors, options, return_lse, distributed.Place(group, rows, check), one_process)
+        tensors = dict(x_s=x_s, w_s=w_s, x_t=x_t, w_t=w_t, bias_s=bias_s, bias_t=bias_t)
+        tensors.update(weight=weight, labels=labels, mass_ids=mass_ids)
+        place = distributed.Place(group, rows, check)
+        if teachers is not None:
+            return distributed.by_teacher(linear_kl, tensors, teachers, details, return_lse, place, options)
+        return distributed.linear(tensors, options, return_lse, place, details)
     if labels is None:
         refuse_without_labels(options)
     if details and return_lse:
@@ -327,9 +330,9 @@ def linear_cross_entropy(
     if group is not None or rows is not None or check is not None or spread(x, w, weight, bias):
         from . import distributed
 
-        tensors = dict(x_s=x, w_s=w, x_t=None, w_t=None, weight=weight, bias_s=bias, bias_t=None, labels=labels)
-        one_process = {"details": bool(details), "mass_ids": mass_ids is not None}
-        return distributed.linear(tensors, options, False, distributed.Place(group, rows, check), one_process)
+        tensors = dict(x_s=x, w_s=w, x_t=None, w_t=None, bias_s=bias, bias_t=None)
+        tensors.update(weight=weight, labels=labels, mass_ids=mass_ids)
+        return distributed.linear(tensors, options, False, distributed.Place(group, rows, check), details)
     made = make_options(_c.LINEAR, options)
     inputs = linear_inputs(x, w, None, None, bias, None, weight, labels, mass_ids)
     names = wanted_rows(details, True, False, mass_ids is not None)

@@ -221,7 +221,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
         struct skl_row_result r = skl_no_result(); /* of SIMD lanes that hold no row */
         if (row < block->n) {
             skl_row_index(w, block->row[row], at);
-            r.columns = (double)(block->hi[row] - block->lo[row]);
+            r.columns = (double)(w->shard.columns ? w->shard.columns : block->hi[row] - block->lo[row]);
             r.divergence = saved_or_0(&w->result[skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss], at);
             if (block->lists) {
                 load_rest(w, at, &r);

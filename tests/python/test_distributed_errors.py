@@ -46,7 +46,7 @@ WRONG = [  # what rank 1 changes, what it hears itself, what the others hear
     ),
     (dict(rows="split"), "ValueError: streamkl: cannot use rows = 'split'", "on rank 1: "),
     (dict(check=1), "TypeError: streamkl: cannot use check = 1: it must be True, False, or None", "on rank 1: "),
-    (dict(details=("kl",)), "TypeError: streamkl: cannot use details=", "on rank 1: "),
+    (dict(details=("ce",)), "ValueError: streamkl: cannot use details = ('ce',): 'ce' needs labels", "on rank 1: "),
 ]
 
 

@@ -6,8 +6,10 @@ or DTensors. docs/distributed.md tells how to use it.
     dtensor.py    DTensor operands: their group, their meaning, and what is refused
     agreement.py  what the ranks tell each other before any data moves
     shard.py      what they agreed on: rows and columns of each rank, and the masks
-    pieces.py     the engine on runs of columns
+    pieces.py     the engine on a rank's columns
     ways.py       rows whole and columns in place, or rows in place and columns on the way
+    details.py    what rows tell, put together from what each rank's columns do
+    teachers.py   several teachers in one batch
     autograd.py   how autograd sees it
     group.py      the collectives, each in rank order
 
@@ -17,5 +19,6 @@ ranks, those of columns stay where the columns are.
 
 from .autograd import averaged
 from .call import Place, attention, linear
+from .teachers import by_teacher
 
-__all__ = ["Place", "attention", "averaged", "linear"]
+__all__ = ["Place", "attention", "averaged", "by_teacher", "linear"]

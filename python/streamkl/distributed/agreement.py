@@ -106,6 +106,8 @@ def _show(name: str, value: float) -> str:
         "rows": {0: "replicated", 1: "sharded"},
         "use": {use: f"{word}_kl" for use, word in NAMES.items()},
     }
+    if name == "details":
+        return repr(tuple(row for i, row in enumerate(_c.ROWS) if int(value) >> i & 1))
     if name in words:
         return repr(words[name].get(int(value), value))
     return str(int(value)) if value == int(value) and name not in ("temperature", "beta") else str(value)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._autograd import Reduced, _Function, _needed, _Once, _own, _results, saved_rows
+from .._autograd import Reduced, _Function, _needed, _Once, _own, _results, saved_rows_of, without_ignored
 from .._ops import INPUTS, OPERANDS, row_bits
 from .group import Group
 from .ways import names_of, way_of
@@ -36,7 +36,7 @@ class ShardRows(_Function):
     @staticmethod
     def forward(*args):
         shard, rows = args[INPUTS : INPUTS + 2]
-        way, kept = way_of(shard, args[:INPUTS]), saved_rows(shard.options)
+        way, kept = way_of(shard, args[:INPUTS]), saved_rows_of(shard.options, args[:INPUTS])
         _, found = way.value(rows | kept | row_bits("loss"))
         own = [way.own_rows(found[name]).clone() for name in ("loss", *names_of(rows))]
         return (*own, *[found[name] for name in names_of(kept)])
@@ -46,7 +46,7 @@ class ShardRows(_Function):
         ctx.shard, _, ctx.need, ctx.wide = inputs[INPUTS:]
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        kept = len(names_of(saved_rows(ctx.shard.options)))
+        kept = len(names_of(saved_rows_of(ctx.shard.options, inputs[:INPUTS])))
         ctx.save_for_backward(*inputs[:INPUTS], *output[len(output) - kept :])
 
     @staticmethod
@@ -54,6 +54,7 @@ class ShardRows(_Function):
         if g is None:
             return (None,) * (INPUTS + 4)
         saved = ctx.saved_tensors
+        g = without_ignored(g, saved, ctx.shard.options)
         grads = _ShardRecompute.apply(*saved[:INPUTS], ctx.shard, ctx.need, ctx.wide, g, *saved[INPUTS:])
         return tuple(_results(grads, ctx.need, INPUTS + 4))
 

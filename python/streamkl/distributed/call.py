@@ -17,6 +17,7 @@ from .._options import COLUMNS, FIELDS, IGNORE_INDEX, Options, bad, make_options
 from . import dtensor
 from .agreement import BY_ROW, Table, agree, alone, say_inputs, say_options, say_sums
 from .autograd import ShardReduced, ShardRows, averaged_by
+from .details import bits_of_call, rows_told, told_of, wanted
 from .group import Group
 from .pieces import Run, held, with_fields
 from .shard import (
@@ -31,7 +32,8 @@ from .shard import (
 )
 from .ways import names_of, way_of
 
-_LSES = row_bits("lse_s", "lse_t")
+_LSES = ("lse_s", "lse_t")
+MASS_IDS_AT = _c.INPUTS.index("mass_ids")
 REDUCTION = FIELDS.index("reduction")
 _ROWS = ("replicated", "sharded")
 
@@ -56,6 +58,8 @@ class Prepared(NamedTuple):
     sharded: bool
     runs: Optional[List[Run]]  # of this rank's keys, if it was told; None: after those of the ranks before it
     places: Optional[Tensor]  # the keys' positions as they were told, where the keys were brought to another order
+    details: Sequence[str]  # what is to be told of the rows
+    names: Sequence[str]  # the row results that it is made of
     need: int
     wide: int
 
@@ -65,7 +69,7 @@ class Prepared(NamedTuple):
         return self.inputs[0].shape[:-1].numel() if self.use == _c.LINEAR else self.inputs[0].shape[-2]
 
 
-def _eager(function: Callable) -> Callable:
+def eager(function: Callable) -> Callable:
     """torch.compile breaks its graph here: what the ranks say to each other decides what is computed."""
     try:
         return torch.compiler.disable(function, reason="streamkl: a loss over a process group is not compiled")
@@ -73,44 +77,42 @@ def _eager(function: Callable) -> Callable:
         return torch.compiler.disable(function)
 
 
-@_eager
+@eager
 def linear(
     tensors: Dict[str, Any],
     options: Mapping[str, Any],
     return_lse: bool,
     place: Place,
-    one_process: Mapping[str, bool],
+    details: Sequence[str] = (),
 ) -> Any:
-    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t, labels; x_t, w_t None: no teacher.
-    one_process: arguments that only a call on one process knows yet, and whether they were given."""
+    """tensors: by their names, x_s, w_s, x_t, w_t, weight, bias_s, bias_t, labels, mass_ids; x_t, w_t None: no teacher."""
 
     def prepare(t: Dict[str, Any], sharded: bool) -> Prepared:
-        for name, given in one_process.items():
-            if given:
-                raise TypeError(
-                    f"streamkl: cannot use {name}= over a process group: linear_kl has it on one process only"
-                )
-        inputs = linear_inputs(
-            t["x_s"], t["w_s"], t["x_t"], t["w_t"], t["bias_s"], t["bias_t"], t["weight"], t["labels"]
-        )
+        operands = (t[name] for name in ("x_s", "w_s", "x_t", "w_t", "bias_s", "bias_t"))
+        inputs = linear_inputs(*operands, t["weight"], t["labels"], t["mass_ids"])
         _check_labels(inputs, options)
+        if details and return_lse:
+            raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
+        told = _LSES if return_lse else tuple(details)
+        names = _LSES if return_lse else wanted(details, inputs)
         for name in ("key_offset", "key_positions"):
             if getattr(place, name) is not None:
                 raise bad(name, getattr(place, name), "linear_kl has no keys", TypeError)
         if sharded:
             inputs = tuple(_flat(x, i) for i, x in enumerate(inputs))
-        return _prepared(_c.LINEAR, options, inputs, sharded)
+        return _prepared(_c.LINEAR, options, inputs, sharded, details=told, names=names)
 
-    shape, found = _run(tensors, dtensor.LINEAR, options, return_lse, place, prepare)
-    shaped = [t.reshape(shape) if t.dim() else t for t in found]
-    return tuple(shaped) if return_lse else shaped[0]
+    shape, loss, told = _run(tensors, dtensor.LINEAR, options, place, prepare)
+    loss = loss.reshape(shape) if loss.dim() else loss
+    told = {name: t.reshape(shape) if t.dim() else t for name, t in told.items()}
+    if return_lse:
+        return loss, told["lse_s"], told["lse_t"]
+    return (loss, told) if details else loss
 
 
 def _check_labels(inputs: Inputs, options: Mapping[str, Any]) -> None:
     if inputs[_c.LABELS_AT] is None:
         return refuse_without_labels(options)
-    if options.get("reduction") == "none":
-        raise bad("reduction", "none", "with labels over a process group it must be 'mean' or 'sum'")
     if inputs[0].device.type != "cpu":
         raise bad("labels", inputs[0].device, "over a process group only the CPU has them", NotImplementedError)
 
@@ -119,10 +121,10 @@ def _flat(t: Optional[Tensor], i: int) -> Optional[Tensor]:
     """Rows in one dimension: that of operands' vectors stays."""
     if t is None or i in (1, 2, 4, 5):
         return t
-    return t.reshape(-1, t.shape[-1]) if i < OPERANDS else t.reshape(-1)
+    return t.reshape(-1, t.shape[-1]) if i < OPERANDS or i == MASS_IDS_AT else t.reshape(-1)
 
 
-@_eager
+@eager
 def attention(tensors: Dict[str, Any], options: Mapping[str, Any], return_lse: bool, place: Place) -> Any:
     """tensors: by their names, q_s, k_s, q_t, k_t, weight, begin, end."""
 
@@ -138,10 +140,10 @@ def attention(tensors: Dict[str, Any], options: Mapping[str, Any], return_lse: b
         if places is not None:
             columns, order = (_c.INPUTS.index("b_s"), _c.INPUTS.index("b_t")), places.argsort()
             inputs = tuple(k.index_select(2, order.to(k.device)) if i in columns else k for i, k in enumerate(inputs))
-        return _prepared(_c.ATTENTION, options, inputs, sharded, runs, places)
+        return _prepared(_c.ATTENTION, options, inputs, sharded, runs, places, _LSES if return_lse else ())
 
-    _, found = _run(tensors, dtensor.ATTENTION, options, return_lse, place, prepare)
-    return tuple(found) if return_lse else found[0]
+    _, loss, rows = _run(tensors, dtensor.ATTENTION, options, place, prepare)
+    return (loss, rows["lse_s"], rows["lse_t"]) if return_lse else loss
 
 
 def _told_runs(place: Place, keys: int) -> Tuple[Optional[List[Run]], Optional[Tensor]]:
@@ -170,6 +172,8 @@ def _prepared(
     sharded: bool,
     runs: Optional[List[Run]] = None,
     places: Optional[Tensor] = None,
+    details: Sequence[str] = (),
+    names: Optional[Sequence[str]] = None,
 ) -> Prepared:
     options = make_options(use, given)
     heads = [t for t in (inputs[1], inputs[4]) if t is not None]
@@ -179,10 +183,14 @@ def _prepared(
         part = [t if i not in (2, 5) or t is None else t[:least] for i, t in enumerate(part)]
         _check_bias(inputs)
         part[3:5] = part[3:5] if part[4] is not None else part[:2]  # without a teacher: the student alone
-        rest = [None if i == _c.LABELS_AT else t for i, t in enumerate(inputs)][OPERANDS:]
+        whole = (_c.LABELS_AT, MASS_IDS_AT)  # they count all columns
+        rest = [None if i in whole else t for i, t in enumerate(inputs)][OPERANDS:]
         _ops.check_partial([*part, *rest], local_options(options))
     need, wide = gradients_wanted(inputs[:OPERANDS])
-    return Prepared(use, options, inputs, given.get("reduction") == "none", sharded, runs, places, need, wide)
+    names = details if names is None else names
+    return Prepared(
+        use, options, inputs, given.get("reduction") == "none", sharded, runs, places, details, names, need, wide
+    )
 
 
 def _check_bias(inputs: Inputs) -> None:
@@ -195,11 +203,10 @@ def _run(
     tensors: Dict[str, Any],
     kind: dtensor.Kind,
     options: Mapping[str, Any],
-    return_lse: bool,
     place: Place,
     prepare: Callable[[Dict[str, Any], bool], Prepared],
-) -> Tuple[Sequence[int], List[Tensor]]:
-    """The shape of this rank's rows and the results."""
+) -> Tuple[Sequence[int], Tensor, Dict[str, Tensor]]:
+    """The shape of this rank's rows, the loss and the row results."""
     spread_out = any(dtensor.is_spread(t) for t in tensors.values())
     if spread_out and place.group is not None:
         raise bad("group", place.group, "DTensors bring their own", TypeError)
@@ -233,7 +240,7 @@ def _run(
     shard = _agreed(group, kind, made, failure, place.check, tensors[kind.rows[0]])
     assert made is not None
     shape = tensors[kind.rows[0]].shape[:-1]
-    return shape, _divergence(shard, made, return_lse)
+    return (shape, *_divergence(shard, made))
 
 
 def _agreed(
@@ -256,6 +263,9 @@ def _say(made: Prepared, names: Dict[str, str], asks: bool) -> Tuple[Dict[str, f
     same = {**say_options(made.options), "rows": float(made.sharded)}
     if made.by_row:
         same["reduction"] = BY_ROW
+    same["details"] = float(row_bits(*made.names))
+    ids = made.inputs[MASS_IDS_AT]
+    same["mass_ids.shape[-1]"] = -1.0 if ids is None else float(ids.shape[-1])
     same.update(say_inputs(names, made.inputs, made.need))
     if made.use == _c.ATTENTION:
         for place, name in names.items():
@@ -310,7 +320,8 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
     labels = made.inputs[_c.LABELS_AT] is not None
     if labels:
         _check_label_range(table, columns)
-    travel = asked and made.sharded and not labels
+    told = any(name not in _LSES for name in made.names)
+    travel = asked and made.sharded and not labels and not told
     if travel:
         total = sum(counts)
         travel = columns_should_travel(made.inputs, total, columns, group.size, made.options, made.need)
@@ -320,8 +331,11 @@ def _shard(group: Group, made: Prepared, table: Table, asked: bool) -> Shard:
         options = with_fields(options, reduction=_c.SUM)
     # Not where a rank's engine may refuse the call after the others have begun it, for want of memory.
     limits = table["workspace_limit"]
-    if labels and any(limits):
-        raise bad("workspace_limit", int(max(limits)), "with labels over a process group it must be None on every rank")
+    if (labels or told) and any(limits):
+        what = "labels" if labels else "details"
+        raise bad(
+            "workspace_limit", int(max(limits)), f"with {what} over a process group it must be None on every rank"
+        )
     meets = 0
     if made.inputs[0].device.type == "cpu" and not travel and not any(limits):
         rows = sum(counts) if made.sharded else counts[0]
@@ -383,19 +397,22 @@ def _positions(
     return torch.cat([torch.arange(run.start, run.start + run.length, device=device) for run in runs[group.rank]])
 
 
-def _divergence(shard: Shard, made: Prepared, return_lse: bool) -> List[Tensor]:
-    """The loss as the reduction says, and the log-sum-exps if they are wanted, of this rank's rows."""
-    rows = _LSES if return_lse else 0
+def _divergence(shard: Shard, made: Prepared) -> Tuple[Tensor, Dict[str, Tensor]]:
+    """The loss as the reduction says, and the row results that are wanted, of this rank's rows."""
+    rows = bits_of_call(made.names)
+    names = names_of(rows)
     if made.need:
         function = ShardRows if made.by_row else ShardReduced
-        found = function.apply(*made.inputs, shard, rows, made.need, made.wide)
-        loss, lse = found[0], found[1 : 1 + len(names_of(rows))]
+        loss, *found = function.apply(*made.inputs, shard, rows, made.need, made.wide)
+        known = dict(zip(names, found))
     else:
         way = way_of(shard, made.inputs)
-        loss, known = way.value(rows | row_bits("loss"))
-        loss = way.own_rows(known["loss"]) if made.by_row else loss
-        lse = [way.own_rows(known[name]) for name in names_of(rows)]
+        loss, all_rows = way.value(rows | row_bits("loss"))
+        loss = way.own_rows(all_rows["loss"]) if made.by_row else loss
+        known = {name: way.own_rows(all_rows[name]) for name in names}
     weight = made.inputs[OPERANDS]
     if made.by_row and weight is not None:
         loss = loss * weight
-    return [loss, *lse]
+    with torch.no_grad():
+        known = {name: t.detach() for name, t in known.items()}
+        return loss, told_of(shard, made.inputs, made.details, rows_told(shard, made.inputs, made.names, known))

@@ -80,13 +80,21 @@ def no_columns(a: Tensor) -> Tensor:
 
 
 def gradients(
-    inputs: Inputs, whole: Inputs, options: Options, saved: Sequence[Tensor], bits: int, need: int
+    inputs: Inputs,
+    whole: Inputs,
+    options: Options,
+    saved: Sequence[Tensor],
+    bits: int,
+    need: int,
+    place: Tuple[int, int] = (0, 0),
 ) -> List[Tensor]:
     """Of the needed operands in f32: those of columns are complete, those of rows this shard's part of a sum. inputs: of
-    local_inputs(), from the whole ones."""
+    local_inputs(), from the whole ones. place: what labels count, the shard's first column and the number of all."""
     if inputs[1].shape[-2] == 0:
         wanted = [t for i, t in enumerate(inputs[:OPERANDS]) if need >> i & 1]
         made = [torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in wanted]
+    elif inputs[_c.LABELS_AT] is not None:
+        made = _ops.backward_on_shard(place, *inputs, *options, list(saved), bits, need, WIDE)
     else:
         made = _ops.backward(*inputs, *options, list(saved), bits, need, WIDE)
     return with_padding(made, whole, need)

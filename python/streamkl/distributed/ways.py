@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _c, _ops
-from .._autograd import saved_rows
+from .._autograd import saved_rows_of
 from .._call import ShardCall
 from .._finished import PARTS
 from .._inputs import Inputs
@@ -60,7 +60,7 @@ class Way:
         """The reduced loss, the row results of those bits and the needed gradients, complete and in f32.
 
         Six products: the logits are computed again for the gradients."""
-        kept = saved_rows(self.shard.options)
+        kept = saved_rows_of(self.shard.options, self.inputs)
         total, rows = self.value(bits | kept)
         made = self.gradients(self.upstream(), [rows[name] for name in names_of(kept)], kept, need)
         return total, rows, made
@@ -68,7 +68,7 @@ class Way:
     def backward(self, g: Tensor, saved: Sequence[Tensor], need: int) -> List[Tensor]:
         """The gradients for an upstream gradient of this rank's rows."""
         inputs = (*self.inputs[:OPERANDS], self.all_rows(g), *self.inputs[OPERANDS + 1 :])
-        return self.gradients(inputs, saved, saved_rows(self.shard.options), need)
+        return self.gradients(inputs, saved, saved_rows_of(self.shard.options, self.inputs), need)
 
     def reduced(self, total: Tensor) -> Tensor:
         """The loss of the group, from what the engine made of the rows that this rank computes."""
@@ -103,7 +103,8 @@ class RowsHere(Way):
     def _gathered(shard: Shard, i: int, t):
         if t is None or (i < OPERANDS and i not in ROWS_OPERANDS):
             return t
-        return shard.group.rows(t, shard.counts, -2 if i < OPERANDS else -1, _c.INPUTS[i])
+        vectors = i < OPERANDS or _c.INPUTS[i] == "mass_ids"
+        return shard.group.rows(t, shard.counts, -2 if vectors else -1, _c.INPUTS[i])
 
     def _local(self, inputs: Inputs) -> Inputs:
         return local_inputs(inputs, self.shard.runs[self.group.rank], self.shard.columns, self.bounds)
@@ -123,10 +124,14 @@ class RowsHere(Way):
         return total, dict(zip(names, found)), self._summed(made, need)
 
     def _shard_call(self) -> ShardCall:
-        runs, most = self.shard.runs[self.group.rank], self.shard.columns
-        start = min(runs[0].start, most) if runs else 0  # labels count from it; with those there is one run
-        columns = range(start, start + held(runs, most))
+        first, most = self._place()
+        columns = range(first, first + held(self.shard.runs[self.group.rank], most))
         return ShardCall(self.group.merge_at, self.group.give_up, columns, most, self.shard.meets)
+
+    def _place(self) -> Tuple[int, int]:
+        """Where this rank's columns begin, and how many all ranks have: what labels count. With those there is one run."""
+        runs, most = self.shard.runs[self.group.rank], self.shard.columns
+        return (min(runs[0].start, most) if runs else 0), most
 
     def states(self, saved: Sequence[Tensor], bits: int) -> Tensor:
         try:
@@ -137,7 +142,7 @@ class RowsHere(Way):
         return self.group.merge(own)
 
     def gradients(self, inputs: Inputs, saved: Sequence[Tensor], bits: int, need: int) -> List[Tensor]:
-        made = gradients(self._local(inputs), inputs, self.shard.options, saved, bits, need)
+        made = gradients(self._local(inputs), inputs, self.shard.options, saved, bits, need, self._place())
         return self._summed(made, need)
 
     def _summed(self, made: List[Tensor], need: int) -> List[Tensor]:
