@@ -9,21 +9,46 @@
 
 #include <string.h>
 
+static void next_index(const struct skl_work *w, int64_t at[3])
+{
+    if (++at[2] < w->n)
+        return;
+    at[2] = 0;
+    if (++at[1] == w->heads)
+        at[1] = 0, at[0]++;
+}
+
+/* Do the block's rows and this one see more tiles together than the block can hold? */
+static int too_far(const struct skl_run *run, struct skl_block *block, struct skl_range range)
+{
+    int64_t bk = block->bk, lo = range.lo / bk, hi = (range.hi + bk - 1) / bk;
+    int64_t first = block->n && block->first_column < lo ? block->first_column : lo;
+    int64_t last = block->n && block->last_column > hi ? block->last_column : hi;
+    if (run->plan.keeps_seen && block->n && last - first > run->plan.kept_tiles)
+        return 1;
+    block->first_column = first, block->last_column = last; /* in tiles; skl_set_ranges counts them anew */
+    return 0;
+}
+
 /* Of a segment's rows next .. end-1 those that have weight and see a column, up to a block of them. Returns how many of the
  * segment's rows are done then. */
 static int64_t collect(const struct skl_run *run, struct skl_block *block, const struct skl_segment *s, int64_t next,
                        int64_t end)
 {
     const struct skl_work *w = run->work;
-    for (block->n = 0; next < end && block->n < run->plan.block_rows; next++) {
-        int64_t at[3], i = block->n;
-        skl_row_index(w, s->row + next, at);
+    int64_t at[3];
+    skl_row_index(w, s->row + next, at);
+    for (block->n = 0; next < end && block->n < run->plan.block_rows; next++, next_index(w, at)) {
+        int64_t i = block->n;
         struct skl_range range = skl_row_range(w, s, at);
         int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
         double weight = skl_row_weight(w, range, at);
         if (weight == 0)
             continue;
+        if (sees && too_far(run, block, range))
+            break;
         block->row[i] = s->row + next;
+        memcpy(block->at[i], at, sizeof at);
         block->weight[i] = weight;
         block->lo[i] = sees ? range.lo : 0, block->hi[i] = sees ? range.hi : 0;
         if (block->label)
@@ -77,16 +102,40 @@ struct skl_owner skl_b_of_block(const struct skl_work *w, const struct skl_block
     return (struct skl_owner){s->batch, head, s->column, s->columns};
 }
 
-/* How finely each block's columns are cut: the fewer blocks a wave has, the more tasks each must make. */
-static void cut_columns(struct skl_run *run, int64_t blocks)
+/* How finely a block's columns are cut: the fewer blocks a wave has, the more tasks each must make. */
+static void cut_columns(const struct skl_run *run, struct skl_block *block, int64_t blocks)
 {
-    for (int i = 0; i < run->plan.blocks; i++) {
-        struct skl_block *block = &run->blocks[i];
-        int64_t chunks = blocks && run->plan.tasks > blocks ? run->plan.tasks / blocks : 1;
-        chunks = chunks < run->plan.chunks ? chunks : run->plan.chunks;
-        block->tiles = (block->segment.columns + SKL_BK - 1) / SKL_BK;
-        block->chunks = chunks < block->tiles ? chunks : block->tiles;
+    int64_t chunks = blocks && run->plan.tasks > blocks ? run->plan.tasks / blocks : 1, seen = skl_seen_tiles(block);
+    chunks = chunks < run->plan.chunks ? chunks : run->plan.chunks;
+    block->chunks = chunks < seen ? chunks : seen;
+    block->kept_from = run->plan.keeps_seen ? block->first_column / block->bk : 0;
+}
+
+/* What the block's rows, or the lack of them, mean for its columns. */
+static void describe(const struct skl_run *run, struct skl_block *block, int waits)
+{
+    skl_set_ranges(run, block);
+    for (int side = 0; side < 2; side++) {
+        block->owner[side] = block->next_owner[side];
+        if (!waits)
+            block->next_owner[side] = block->n || run->shared
+                                          ? skl_b_of_block(run->work, block, side, run->work->side[side].member)
+                                          : (struct skl_owner){0, 0, 0, 0};
     }
+}
+
+void skl_take_group(const struct skl_run *run, struct skl_block *block, int64_t group)
+{
+    block->next_segment = group * run->plan.group, block->next_row = 0;
+    block->end_segment = block->next_segment + run->plan.group;
+}
+
+int skl_next_rows(const struct skl_run *run, struct skl_block *block)
+{
+    take_rows(run, block, &block->next_segment, &block->next_row, block->end_segment);
+    describe(run, block, 0);
+    cut_columns(run, block, 1);
+    return block->n > 0;
 }
 
 /* Blocks without rows in this wave, while others have enough, keep what they have summed. */
@@ -99,28 +148,24 @@ int skl_next_wave(struct skl_run *run)
         block->n = 0;
         if (!waits)
             refill(run, block);
-        skl_set_ranges(run, block);
-        for (int side = 0; side < 2; side++) {
-            block->owner[side] = block->next_owner[side];
-            if (!waits)
-                block->next_owner[side] = block->n || run->shared
-                                              ? skl_b_of_block(run->work, block, side, run->work->side[side].member)
-                                              : (struct skl_owner){0, 0, 0, 0};
-        }
-        tiles += block->n ? (block->last_column + SKL_BK - 1) / SKL_BK - block->first_column / SKL_BK : 0;
+        describe(run, block, waits);
+        tiles += block->n ? skl_seen_tiles(block) : 0;
         blocks += block->n > 0;
     }
-    cut_columns(run, blocks);
+    for (int i = 0; i < run->plan.blocks; i++) cut_columns(run, &run->blocks[i], blocks);
     return blocks > 0 || run->shared > 0;
 }
 
-/* One row's operand in f32, of one of the heads that it meets. */
-static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t member, int64_t row, float *line)
+static const void *row_at(const struct skl_work_side *s, int64_t member, const int64_t at[3])
 {
-    int64_t at[3];
-    skl_row_index(run->work, row, at);
-    run->plan.kernels->convert(s->dim, skl_operand_at(&s->a, at[0], skl_head_of(s, at[1], member), at[2]), s->a.dtype,
-                               line);
+    return skl_operand_at(&s->a, at[0], skl_head_of(s, at[1], member), at[2]);
+}
+
+/* One row's operand in f32, of one of the heads that it meets. */
+static void load_row(const struct skl_run *run, const struct skl_work_side *s, int64_t member, const int64_t at[3],
+                     float *line)
+{
+    run->plan.kernels->convert(s->dim, row_at(s, member, at), s->a.dtype, line);
 }
 
 /* The operand itself, not scaled: what scale and temperature do is done to differences of scores, where it costs no
@@ -137,16 +182,23 @@ static void pack_rows(const struct skl_worker *w, struct skl_block *block, int s
     char *of_block = block->pack[side];
     if (of_block)
         of_block += pack * products->block_bytes(s->dim, run->plan.block_rows);
-    for (int i = 0; i < nr; i++) {
-        int in_use = panel * nr + i < block->n;
-        if (in_use)
-            load_row(run, s, member, block->row[panel * nr + i], line);
-        else
-            memset(line, 0, (size_t)s->dim * sizeof *line);
-        products->pack_row(s->dim, line, (float)s->sign, i, rows);
+    const float *lines[SKL_NR_MAX];
+    int together = products->pack_panel && s->a.dtype == SKL_F32;
+    if (together || block->n < (panel + 1) * nr)
+        memset(line, 0, (size_t)s->dim * sizeof *line); /* of lanes without a row */
+    for (int i = nr - 1; i >= 0; i--) {                 /* from the end, where those are */
+        lines[i] = line;
+        if (panel * nr + i < block->n && together)
+            lines[i] = row_at(s, member, block->at[panel * nr + i]);
+        else if (panel * nr + i < block->n)
+            load_row(run, s, member, block->at[panel * nr + i], line);
+        if (!together)
+            products->pack_row(s->dim, line, (float)s->sign, i, rows);
         if (of_block)
-            products->pack_block_row(s->dim, line, panel * nr + i, run->plan.block_rows, of_block);
+            products->pack_block_row(s->dim, lines[i], panel * nr + i, run->plan.block_rows, of_block);
     }
+    if (together)
+        products->pack_panel(s->dim, lines, (float)s->sign, rows);
 }
 
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel)
@@ -189,14 +241,18 @@ static void write_pack(const struct skl_worker *w, struct skl_block *block, int 
     const struct skl_work_side *s = &run->work->side[side];
     const float *da = run->plan.by_tile ? add_chunks(run, block, side, pack, panel)
                                         : block->da[side] + panel * k->nr * skl_da_entries(run->work, &run->plan, side);
-    float *line = w->scratch.line;
-    for (int i = 0; da && i < k->nr && panel * k->nr + i < block->n; i++) {
-        int64_t at[3];
-        skl_row_index(run->work, block->row[panel * k->nr + i], at);
-        for (int64_t d = 0; d < s->dim; d++) line[d] = da[d * k->nr + i];
-        k->convert_back(s->dim, line, s->grad_a.dtype,
-                        skl_operand_at(&s->grad_a, at[0], skl_head_of(s, at[1], pack), at[2]));
+    float *line = w->scratch.line, *lines[SKL_NR_MAX];
+    int n = block->n - panel * k->nr < k->nr ? block->n - panel * k->nr : k->nr, f32 = s->grad_a.dtype == SKL_F32;
+    for (int i = 0; da && i < n; i++) {
+        const int64_t *at = block->at[panel * k->nr + i];
+        void *to = skl_operand_at(&s->grad_a, at[0], skl_head_of(s, at[1], pack), at[2]);
+        lines[i] = to;
+        for (int64_t d = 0; !f32 && d < s->dim; d++) line[d] = da[d * k->nr + i];
+        if (!f32)
+            k->convert_back(s->dim, line, s->grad_a.dtype, to);
     }
+    if (da && f32)
+        k->write_rows(s->dim, da, n, lines);
 }
 
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel)

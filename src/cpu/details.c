@@ -59,7 +59,7 @@ static void add_masses(const struct skl_run *run, const struct skl_block *block,
     int nr = run->plan.kernels->nr;
     for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
         int64_t at[3];
-        skl_row_index(run->work, block->row[row], at);
+        memcpy(at, block->at[row], sizeof at);
         for (int64_t k = 0; k < ids->count; k++) {
             int64_t j = skl_row_id(ids, at, k) - first;
             if (j >= 0 && j < n && !(x[j * nr + i] == -INFINITY))

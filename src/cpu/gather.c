@@ -29,7 +29,7 @@ static const float *row_of(const struct skl_worker *w, const struct skl_block *b
     const struct skl_work *work = w->run->work;
     const struct skl_work_side *s = &work->side[work->student];
     int64_t at[3];
-    skl_row_index(work, block->row[row], at);
+    memcpy(at, block->at[row], sizeof at);
     return in_f32(w->run, &s->a, at[0], at[1], at[2], s->dim, w->scratch.gathered[0]);
 }
 
@@ -85,7 +85,7 @@ static void write_da(const struct skl_worker *w, const struct skl_block *block, 
     for (int64_t k = 0; k < block->lists[row].n; k++)
         if (e[k].dz != 0) /* 0 times what is not finite stays 0 */
             run->plan.kernels->add_scaled(s->dim, e[k].dz, column_of(w, e[k].id), da);
-    skl_row_index(run->work, block->row[row], at);
+    memcpy(at, block->at[row], sizeof at);
     run->plan.kernels->convert_back(s->dim, da, s->grad_a.dtype, skl_operand_at(&s->grad_a, at[0], at[1], at[2]));
 }
 
@@ -109,8 +109,8 @@ void skl_scatter_chunk(const struct skl_worker *w, struct skl_block *block, int6
     const struct skl_run *run = w->run;
     int side = run->work->student;
     const struct skl_work_side *s = &run->work->side[side];
-    int64_t first = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk) * SKL_BK;
-    int64_t last = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk + 1) * SKL_BK;
+    int64_t first = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk) * run->plan.bk;
+    int64_t last = skl_first_tile(run->plan.tiles, run->plan.chunks, chunk + 1) * run->plan.bk;
     for (int row = 0; row < block->n; row++) {
         const struct skl_entry *e = skl_entry_at(run, block, row, first);
         const struct skl_entry *end = skl_entries_of(run, block, row) + block->lists[row].n;

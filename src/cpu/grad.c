@@ -21,7 +21,7 @@ static void kept_factors(const struct skl_run *run, const struct skl_block *bloc
                          struct skl_panel_factors *f)
 {
     const struct skl_kernels *k = run->plan.kernels;
-    const float *m = block->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
+    const float *m = block->m_kept + ((tile - block->kept_from) * run->plan.panels + panel) * 2 * k->nr;
     for (int side = 0; side < 2; side++) {
         float x[SKL_NR_MAX], factor[SKL_NR_MAX];
         for (int i = 0; i < k->nr; i++)
@@ -39,7 +39,7 @@ static void kept_factors(const struct skl_run *run, const struct skl_block *bloc
 static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_t tile, int panel, int j0, int n,
                      float *const y[2])
 {
-    int64_t first = tile * SKL_BK + j0;
+    int64_t first = tile * block->bk + j0;
     const struct skl_run *run = w->run;
     const struct skl_work *work = run->work;
     const struct skl_kernels *k = run->plan.kernels;
@@ -105,7 +105,9 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
             int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
             for (int i = block->n - panel * nr; i < nr; i++) lo[i] = hi[i] = 0, masked = 1; /* lanes without a row */
             if (masked) /* 0, also when the row is NaN */
-                for (int side = 0; side < 2; side++) run->plan.kernels->mask(j1 - j0, lo, hi, 0, from_j0[side]);
+                for (int side = 0; side < 2; side++)
+                    if (run->work->grads & 1 << side)
+                        skl_mask_panel(run, lo, hi, j1 - j0, 0, from_j0[side]);
         }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
@@ -138,7 +140,7 @@ void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = run->work->side[side].dim, stride;
     int n = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
-    float *db = skl_sum_of_columns(run->work, block, side, tile * SKL_BK, &stride);
+    float *db = skl_sum_of_columns(run->work, block, side, tile * block->bk, &stride);
     const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
     for (int64_t i = 0; i < steps; i++) {
@@ -154,7 +156,8 @@ static void add_to_bias(const struct skl_run *run, struct skl_block *block, int6
     int nr = run->plan.kernels->nr;
     for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
-        run->plan.kernels->sum_rows(j1 - j0, dz + (panel * SKL_BK + j0) * nr, block->dbias[side] + tile * SKL_BK + j0);
+        run->plan.kernels->sum_rows(j1 - j0, dz + (panel * SKL_BK + j0) * nr,
+                                    block->dbias[side] + tile * block->bk + j0);
     }
 }
 
@@ -293,10 +296,10 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         for (int side = 0; side < 2; side++)
-            y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + tile * tile_size;
+            y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + (tile - block->kept_from) * tile_size;
         make_dz(w, block, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
-            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)SKL_BK * block->n;
+            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)block->bk * block->n;
             float *da = block->da[side] ? block->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
             if ((run->work->grads & 1 << side) && run->work->side[side].scorer == SKL_INDEX)
                 skl_grad_index(w, block, chunk, tile, side, y[side], tile > first);

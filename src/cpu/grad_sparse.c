@@ -38,7 +38,7 @@ void skl_add_listed_to_columns(const struct skl_worker *w, const struct skl_bloc
     const struct skl_work *work = w->run->work;
     struct skl_lists c = w->scratch.by_column;
     int64_t stride;
-    float *db = skl_sum_of_columns(work, block, side, tile * SKL_BK, &stride);
+    float *db = skl_sum_of_columns(work, block, side, tile * block->bk, &stride);
     for (int j = 0; j < SKL_BK; j++)
         if (c.start[j] < c.start[j + 1])
             w->run->plan.products[side]->add_rows(c.start[j + 1] - c.start[j], c.at + c.start[j], c.x + c.start[j],

@@ -23,7 +23,7 @@ void skl_set_weights(const struct skl_run *run, struct skl_block *block, int sid
             float w = 0; /* of lanes that hold no row */
             int64_t at[3];
             if (panel * nr + i < block->n) {
-                skl_row_index(run->work, block->row[panel * nr + i], at);
+                memcpy(at, block->at[panel * nr + i], sizeof at);
                 run->plan.kernels->convert(1, skl_w_at(&s->w, s->w_step, at, k), s->w.dtype, &w);
             }
             head->share[i] = s->chain < 0 ? -w : w;
@@ -92,7 +92,7 @@ void skl_write_grad_weights(const struct skl_worker *w, struct skl_block *block,
                 sum += first < last ? block->dw[side][(chunk * s->members + k) * run->plan.block_rows + row] : 0;
             }
             float rounded = (float)sum;
-            skl_row_index(run->work, block->row[row], at);
+            memcpy(at, block->at[row], sizeof at);
             run->plan.kernels->convert_back(1, &rounded, s->grad_w.dtype, skl_w_at(&s->grad_w, s->grad_w_step, at, k));
         }
 }

@@ -61,9 +61,11 @@ static int has_amx(void)
 static int may_use_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-    static atomic_int granted;
-    if (!has_amx())
+    static atomic_int granted, lacking; /* to ask the processor takes microseconds in a virtual machine */
+    if (atomic_load_explicit(&lacking, memory_order_relaxed) || !has_amx()) {
+        atomic_store_explicit(&lacking, 1, memory_order_relaxed);
         return 0;
+    }
     if (!atomic_load_explicit(&granted, memory_order_relaxed) &&
         syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0)
         atomic_store_explicit(&granted, 1, memory_order_relaxed);
@@ -180,9 +182,22 @@ static int first_allowed(void)
     return 0;
 }
 
+/* They do not change, and asking takes microseconds in a virtual machine. */
+static int known_features(void)
+{
+    enum { KNOWN = 1 << 30 };
+    static atomic_int features;
+    int found = atomic_load_explicit(&features, memory_order_relaxed);
+    if (!found) {
+        found = features_here() | KNOWN;
+        atomic_store_explicit(&features, found, memory_order_relaxed);
+    }
+    return found & ~KNOWN;
+}
+
 const struct skl_kernels *skl_kernels_for(enum skl_isa isa)
 {
-    int here = features_here();
+    int here = known_features();
     for (int i = first_allowed(); i < KINDS; i++) {
         int needs = table[i].needs | (isa == SKL_ISA_BEST ? table[i].worth : 0);
         if (isa != SKL_ISA_BEST && isa != table[i].kernels->isa)

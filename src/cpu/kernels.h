@@ -116,6 +116,7 @@ struct skl_products {
 
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
+    void (*pack_panel)(int64_t dim, const float *const *lines, float sign, void *panel); /* nr rows; NULL: one by one */
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
     /* k entries of n columns, for logits() and add_columns(); and for grad_rows(), 'clean': NaN and inf become 0. The
      * operand itself may serve. */
@@ -163,8 +164,9 @@ struct skl_kernels {
     /* The products for operands of each dtype; and for bf16 where dz may be rounded to bf16 too (NULL: no others). */
     const struct skl_products *products[3], *rounded;
 
-    void (*convert)(int64_t n, const void *x, int dtype, float *y);      /* y = (f32) x */
-    void (*convert_back)(int64_t n, const float *x, int dtype, void *y); /* y = (dtype) x */
+    void (*convert)(int64_t n, const void *x, int dtype, float *y);               /* y = (f32) x */
+    void (*convert_back)(int64_t n, const float *x, int dtype, void *y);          /* y = (dtype) x */
+    void (*write_rows)(int64_t dim, const float *da, int n, float *const *lines); /* of da [dim][nr] the first n rows */
 
     /* Shaping scores. */
     void (*softcap)(int n, float *y, float inner, double cap);               /* y = cap tanh(inner y) */

@@ -15,6 +15,8 @@
  */
 #include "run.h"
 
+#include <string.h>
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -111,7 +113,7 @@ void skl_pack_lists(const struct skl_run *run, struct skl_block *block, int pane
     for (int row = panel * nr; row < block->n && row < (panel + 1) * nr; row++) {
         struct skl_entry *e = skl_entries_of(run, block, row);
         int64_t at[3], n = 0;
-        skl_row_index(w, block->row[row], at);
+        memcpy(at, block->at[row], sizeof at);
         for (int64_t k = 0, id; k < w->listed.k; k++)
             if ((id = skl_listed_id(w, at, k)) >= 0)
                 e[n++] = (struct skl_entry){id, skl_listed_logprob(w, at, k), -INFINITY, 0};

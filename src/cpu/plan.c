@@ -14,12 +14,15 @@ enum {
     BLOCK_NEAR = 128,
     NEAR_TILES = 32,
     BLOCK_FAR = 256,
-    BLOCK_MIN = 64,        /* with fewer rows, recomputing logits is better than keeping them */
-    TASKS_LEAST = 16,      /* small problems get blocks of fewer rows until there are this many tasks */
-    BLOCKS = 8,            /* blocks at once: with their chunks, enough tasks for the threads of a large machine */
-    TASKS = 64,            /* blocks x chunks aimed at ... */
-    TASKS_BY_TILE = 16,    /* ... when each has its own sum of da, 64 KiB at dim 128 */
-    TASKS_KEPT = 32,       /* blocks x tiles */
+    BLOCK_MIN = 64,     /* with fewer rows, recomputing logits is better than keeping them */
+    TASKS_LEAST = 16,   /* small problems get blocks of fewer rows until there are this many tasks */
+    BLOCKS = 8,         /* blocks at once: with their chunks, enough tasks for the threads of a large machine */
+    TASKS = 64,         /* blocks x chunks aimed at ... */
+    TASKS_BY_TILE = 16, /* ... when each has its own sum of da, 64 KiB at dim 128 */
+    TASKS_KEPT = 32,    /* blocks x tiles */
+    ALONE_GROUPS = 16,  /* that many groups of segments, each ... */
+    ALONE_WORK =
+        1 << 27, /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
     LARGE_SHARE = 8        /* by default, one part in so many of a large vocabulary's matrices may be kept */
@@ -38,6 +41,12 @@ static int64_t least(int64_t a, int64_t b)
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t common = skl_gcd(a, b);
+    return common ? a / common * b : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------- memory --- */
@@ -78,7 +87,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * plan->columns) : NULL;
     }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
-    block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->tiles) : NULL;
+    block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->kept_tiles) : NULL;
     block->states = take(memory, &at, (int64_t)sizeof *block->states * plan->panels * plan->chunks);
     int64_t each = (int64_t)plan->panels * plan->chunks;
     for (int i = 0; i < 2; i++)
@@ -97,10 +106,12 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     block->row = take(memory, &at, 8 * rows);
     block->lo = take(memory, &at, 8 * rows);
     block->hi = take(memory, &at, 8 * rows);
+    block->at = take(memory, &at, (int64_t)sizeof *block->at * rows);
     block->panel_lo = take(memory, &at, 8 * plan->panels);
     block->panel_hi = take(memory, &at, 8 * plan->panels);
     block->weight = take(memory, &at, 8 * rows);
     block->result = take(memory, &at, (int64_t)sizeof *block->result * rows);
+    block->bk = plan->bk;
     return at;
 }
 
@@ -145,20 +156,29 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     return at;
 }
 
+/* Most tiles that 'rows' rows of a block see together. Rows in between that have no weight may lie further apart: a block
+ * ends before it sees more. */
+static int64_t seen_tiles(const struct skl_work *w, const struct skl_plan *plan, int64_t rows)
+{
+    int64_t columns = plan->keeps_seen ? w->left + w->right + rows : plan->columns;
+    return least(plan->tiles, (columns + plan->bk - 2) / plan->bk + 1);
+}
+
 static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 {
     struct skl_block block;
     struct skl_scratch scratch;
     plan->panels = plan->block_rows / plan->kernels->nr;
+    plan->kept_tiles = plan->keeps_seen ? seen_tiles(w, plan, plan->block_rows) : plan->kept_tiles;
     int64_t blocks_at_once = least(plan->blocks, most(plan->wave_tiles / plan->tiles, 1)); /* of the largest segment */
-    plan->chunks = least(plan->tiles, most(plan->tasks / blocks_at_once, 1));
+    plan->chunks = plan->alone ? 1 : least(plan->tiles, most(plan->tasks / blocks_at_once, 1));
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
-    plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch);
+    plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch) + (plan->alone ? plan->block_bytes : 0);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
     int64_t states = w->shard.exchange ? plan->block_rows * skl_shared_states(w) * (int64_t)sizeof(struct skl_state)
                                        : 0;
     plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
-    plan->bytes = (size_t)plan->blocks * plan->block_bytes + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
+    plan->bytes = skl_shared_bytes(plan) + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
     return plan->bytes;
 }
 
@@ -197,7 +217,17 @@ static void measure_segments(const struct skl_work *w, struct skl_plan *plan)
         struct skl_segment s = skl_segment_at(w, k);
         plan->rows = most(plan->rows, s.rows), plan->columns = most(plan->columns, s.columns);
     }
-    plan->tiles = most((plan->columns + SKL_BK - 1) / SKL_BK, 1);
+}
+
+/* Tiles of equal width: whole strips of the FMA products, and what other units multiply at once. */
+static void choose_tiles(struct skl_plan *plan)
+{
+    enum { STEP = 32 };
+    int fma = plan->products[1] == plan->kernels->products[SKL_F32];
+    int64_t strip = fma ? plan->kernels->mr : common_multiple(plan->kernels->mr, STEP);
+    int64_t tiles = most((plan->columns + SKL_BK - 1) / SKL_BK, 1);
+    plan->bk = (int)most(least(round_up((plan->columns + tiles - 1) / tiles, strip), SKL_BK), strip);
+    plan->tiles = most((plan->columns + plan->bk - 1) / plan->bk, 1);
 }
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
@@ -276,12 +306,6 @@ static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w, c
     return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
 }
 
-static int64_t common_multiple(int64_t a, int64_t b)
-{
-    int64_t common = skl_gcd(a, b);
-    return common ? a / common * b : 0;
-}
-
 /* Heads that must take turns because they add to the same gradient of b. */
 static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 {
@@ -294,17 +318,32 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
             plan->group = common_multiple(plan->group, skl_sharing(s));
         }
     }
+    plan->groups = w->segments / plan->group;
+}
+
+/* Hundreds of short heads: the ends of phases would be most of what there is. Each group of segments is a task then, if
+ * there are enough of them and none is long; and if the k-th group's b is the k-th part of all b, it is cleared there too. */
+static void choose_alone(const struct skl_work *w, struct skl_plan *plan)
+{
+    double entries = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) * (w->grads ? 2 : 1);
+    double work = entries * (double)plan->rows * (double)plan->columns * (double)plan->group;
+    plan->alone = plan->groups >= ALONE_GROUPS && work <= ALONE_WORK && !w->shard.exchange && !plan->gather;
+    plan->clears = plan->alone && !w->sequences;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        plan->clears &= !s->grad_b.data || s->b_batch * s->b_heads * skl_sharing(s) == w->segments;
+    }
 }
 
 static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 {
-    int64_t nr = plan->kernels->nr, groups = w->segments / plan->group, block = BLOCK;
+    int64_t nr = plan->kernels->nr, groups = plan->groups, block = BLOCK, seen = seen_tiles(w, plan, BLOCK_NEAR);
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
-        block = plan->kept_tiles > NEAR_TILES ? BLOCK_FAR : BLOCK_NEAR;
+        block = plan->kept_tiles > NEAR_TILES || (plan->alone && plan->rows <= BLOCK_FAR) ? BLOCK_FAR : BLOCK_NEAR;
     if (w->shard.exchange) /* the shards agreed on it */
         block = w->shard.rows;
     plan->block_rows = (int)most(round_up(least(plan->rows, block), nr), nr);
-    if (w->shard.exchange) {
+    if (w->shard.exchange || plan->alone) {
         groups = 1;
     } else if (!plan->own_columns) {
         while (plan->block_rows >= 2 * BLOCK_MIN && count_blocks(w, plan->block_rows) * plan->tiles < TASKS_LEAST)
@@ -314,7 +353,7 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments differ,
      * that is more of the short ones. */
     plan->wave_tiles = plan->kept_tiles || plan->by_tile ? TASKS_KEPT : BLOCKS * plan->tiles;
-    int64_t blocks = w->sequences ? BLOCKS : least(BLOCKS, most(plan->wave_tiles / plan->tiles, 1));
+    int64_t blocks = w->sequences ? BLOCKS : least(BLOCKS, most(plan->wave_tiles / seen, 1));
     plan->blocks = (int)most(least(groups, blocks), 1);
 }
 
@@ -323,7 +362,8 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
     int given = w->shard.exchange != NULL;
-    plan->kept_tiles = plan->tiles;
+    plan->keeps_seen = plan->by_tile && w->left >= 0 && w->right >= 0 && !w->pool_block;
+    plan->kept_tiles = seen_tiles(w, plan, BLOCK_NEAR);
     choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
         if (plan->blocks > 1)
@@ -345,7 +385,7 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
     int nr = plan->kernels->nr, given = w->shard.exchange != NULL;
-    plan->recompute = 1;
+    plan->recompute = 1, plan->keeps_seen = 0;
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     plan->kept_tiles = w->grads && !plan->by_tile && !plan->gather ? least(plan->tiles, SLAB_TILES) : 0;
     choose_blocks(w, plan);
@@ -391,6 +431,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     enum skl_status status = choose_kernels(&w, plan);
     if (status || skl_nothing_to_do(&w))
         return status;
+    choose_tiles(plan);
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     plan->gather = gathers(call, &w);
@@ -399,6 +440,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
     choose_groups(&w, plan);
+    choose_alone(&w, plan);
     if (w.limit_is_default)
         w.limit = default_limit(&w, plan);
     int fits = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && keep_all(&w, plan);

@@ -5,12 +5,13 @@
  *
  *     block    up to block_rows rows that see the same b; 'blocks' of them are worked on at once
  *     panel    nr rows of a block, side by side in the SIMD lanes
- *     tile     SKL_BK columns;  chunk = the tiles of one task
+ *     tile     bk columns;  chunk = the tiles of one task
  */
 #ifndef SKL_CPU_PLAN_H
 #define SKL_CPU_PLAN_H
 
 #include "../work.h"
+#include "exact_sum.h"
 #include "kernels.h"
 
 #include <stdatomic.h>
@@ -49,8 +50,12 @@ struct skl_plan {
     enum skl_call call;
     const struct skl_kernels *kernels;
     const struct skl_products *products[2]; /* of P and Q */
+    int bk;                                 /* columns in a tile, at most SKL_BK */
     int block_rows, panels, blocks;
     int64_t rows, columns, tiles; /* of the largest segment: rows, columns, and tiles of these */
+    int64_t groups;               /* of segments; a group's are worked on one after the other */
+    int alone;                    /* a task is a group, which one thread works through from packing to writing */
+    int clears;                   /* ... and whose results and gradients it clears itself */
     int64_t wave_tiles;           /* a wave takes no further block once its blocks have so many tiles */
     int64_t tasks, chunks;        /* tasks of a phase aimed at, of all blocks; most chunks that columns are cut into */
     int details[2];               /* bits of enum skl_want, of P and Q */
@@ -58,7 +63,8 @@ struct skl_plan {
     int gather;                   /* listed columns alone: dot products with them, and no sweep */
     int second_sweep;             /* a second sweep is wanted, for the divergence or for others */
     enum skl_keep keep;           /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles; /* tiles of logits a block holds: all; a slab of them, filled again and again; or none */
+    int64_t kept_tiles; /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
+    int keeps_seen;     /* a window bounds what a block sees: kept tiles are counted from the first that it does */
     int recompute;      /* not all are held: logits are computed anew for the gradient */
     int whole;          /* both operands' dim fits in one column tile */
     int one_panel;      /* scores are made and used a panel at a time; otherwise for all panels of a tile */
@@ -95,23 +101,28 @@ struct skl_block {
     struct skl_entry *entries;                  /* [block_rows][k] */
     struct skl_panel_factors *factors;          /* [panels] */
     int64_t *row, *lo, *hi;                     /* [block_rows]: row number and the columns it sees */
+    int64_t (*at)[3];                           /* [block_rows]: (b, h, i) of the row */
     int64_t *panel_lo, *panel_hi;               /* [panels] */
     double *weight;                             /* [block_rows]: of the row in the reduced loss */
     struct skl_row_result *result;              /* [block_rows] */
 
     int n;                                    /* rows in use */
+    int bk;                                   /* as in the plan */
     struct skl_segment segment;               /* whose they are */
-    int64_t tiles, chunks;                    /* tiles of the segment's columns, and chunks that they are cut into */
+    int64_t chunks;                           /* that the tiles it sees are cut into */
     int64_t first_column, last_column;        /* union of the ranges */
+    int64_t kept_from;                        /* the tile that is first of the kept ones */
     int64_t next_segment, end_segment;        /* own_columns: segments still to come of this block's group ... */
     int64_t next_row;                         /* ... and rows of the first of them that are done */
     struct skl_owner owner[2], next_owner[2]; /* whose the sums in db and dbias are, and next will be */
 };
 
-/* A thread's tasks of a phase. taken[0] is for even phases, taken[1] for odd ones: the number of tasks taken from the
+/* A thread's tasks of a phase, and the rows that it has counted. taken[0] is for even phases, taken[1] for odd ones: the number of tasks taken from the
  * front, plus 2^32 times the number taken from the back. */
 struct skl_queue {
     atomic_ullong taken[2];
+    struct skl_exact_sum value;
+    int64_t rows;
 };
 
 /* Entries of a tile of dz in groups, those of a column or of a row: group i has start[i] .. start[i+1]-1. */
@@ -153,6 +164,12 @@ static inline int64_t skl_da_entries(const struct skl_work *w, const struct skl_
 static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
 {
     return plan->block_rows * skl_da_entries(w, plan, side);
+}
+
+/* Bytes of the blocks that all threads share; a thread that works alone has its own. */
+static inline size_t skl_shared_bytes(const struct skl_plan *plan)
+{
+    return plan->alone ? 0 : (size_t)plan->blocks * plan->block_bytes;
 }
 
 /* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least

@@ -18,7 +18,7 @@ static void mask_keys(const struct skl_run *run, const struct skl_block *block, 
         struct skl_range r = {first, first + n};
         if (panel * nr + i < block->n) {
             int64_t at[3];
-            skl_row_index(run->work, block->row[panel * nr + i], at);
+            memcpy(at, block->at[panel * nr + i], sizeof at);
             r = skl_row_keys(run->work, &block->segment, at);
         }
         lo[i] = r.lo - first < 0 ? 0 : r.lo - first > n ? n : (int)(r.lo - first);
@@ -29,16 +29,17 @@ static void mask_keys(const struct skl_run *run, const struct skl_block *block, 
         run->plan.kernels->mask(n, lo, hi, -INFINITY, x);
 }
 
-/* A panel's n keys from 'first' on into the blocks that they belong to; column 0 of m and l is the tile's first. */
-static void pool_keys(const struct skl_run *run, int64_t tile, int side, int64_t first, int n, const float *x, float *m,
-                      float *l)
+/* A panel's n keys from 'first' on into the blocks that they belong to; column 0 of m and l is the tile's
+ * first. */
+static void pool_keys(const struct skl_run *run, int64_t tile_first, int side, int64_t first, int n, const float *x,
+                      float *m, float *l)
 {
     const struct skl_work *w = run->work;
     int nr = run->plan.kernels->nr;
     for (int j = 0, end; j < n; j = end) {
         int64_t column = (first + j) / w->pool_block, last = (column + 1) * w->pool_block - first;
         end = last < n ? (int)last : n;
-        int64_t at = (column - tile * SKL_BK) * nr;
+        int64_t at = (column - tile_first) * nr;
         run->plan.kernels->pool(end - j, x + j * nr, run->unit[side], m + at, l ? l + at : NULL);
     }
 }
@@ -74,7 +75,7 @@ static void score_keys(const struct skl_worker *w, const struct skl_block *block
             if (s->softcap > 0)
                 run->plan.kernels->softcap(n, x, (float)s->inner, s->softcap);
             mask_keys(run, block, panel, key, n, x);
-            pool_keys(run, tile, side, key, n, x, y + panel * panel_stride,
+            pool_keys(run, tile * block->bk, side, key, n, x, y + panel * panel_stride,
                       w->scratch.pool_l ? w->scratch.pool_l + panel * tile_size : NULL);
         }
     }
@@ -85,8 +86,8 @@ void skl_score_pooled(const struct skl_worker *w, const struct skl_block *block,
 {
     const struct skl_run *run = w->run;
     const struct skl_work *work = run->work;
-    int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr, first = tile * SKL_BK * work->pool_block;
-    int64_t last = (tile + 1) * SKL_BK * work->pool_block;
+    int64_t tile_size = (int64_t)SKL_BK * run->plan.kernels->nr, first = tile * block->bk * work->pool_block;
+    int64_t last = (tile + 1) * block->bk * work->pool_block;
     int columns = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
     float *l = w->scratch.pool_l;
     last = last < work->keys ? last : work->keys;

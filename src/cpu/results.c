@@ -80,7 +80,8 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
 {
     const struct skl_work *w = run->work;
     int alone = w->form == SKL_FORM_NONE, massless = (r->lse[0] == -INFINITY && !alone) || r->lse[1] == -INFINITY;
-    double gap = massless || alone ? 0 : log2(r->l[1]) - log2(r->l[0]);
+    int needs_gap = !massless && !alone && run->plan.keep != SKL_KEEP_EXP_Q; /* whose dz needs no logarithm */
+    double gap = needs_gap ? log2(r->l[1]) - log2(r->l[0]) : 0;
     g *= w->labels.kl_weight;
     for (int side = 0; side < 2; side++) {
         f->m[side][i] = massless ? INFINITY : (float)(r->m[side] / w->side[side].unit);
@@ -104,7 +105,8 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
     double g = at < block->n ? skl_upstream(block->weight[at], w->mean, w->weight_sum) : 0;
     if (w->raw)
         g *= skl_sum_of_target(r);
-    set_factors(run, &block->factors[panel], i, r, g);
+    if (w->grads || run->plan.second_sweep || run->second_sweep_only)
+        set_factors(run, &block->factors[panel], i, r, g);
     if (block->labels)
         skl_set_label_factors(run, block, panel, i, g, r);
     if (block->lists)
@@ -116,7 +118,7 @@ static void put_rows(const struct skl_run *run, struct skl_block *block, int pan
     int nr = run->plan.kernels->nr;
     for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
         int64_t at[3];
-        skl_row_index(run->work, block->row[i], at);
+        memcpy(at, block->at[i], sizeof at);
         skl_put_row(run->work, at, &block->result[i]);
     }
 }
@@ -220,7 +222,7 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
         int64_t at[3], row = panel * nr + i;
         struct skl_row_result r = skl_no_result(); /* of SIMD lanes that hold no row */
         if (row < block->n) {
-            skl_row_index(w, block->row[row], at);
+            memcpy(at, block->at[row], sizeof at);
             r.columns = (double)(w->shard.columns ? w->shard.columns : block->hi[row] - block->lo[row]);
             r.divergence = saved_or_0(&w->result[skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss], at);
             if (block->lists) {
@@ -277,12 +279,22 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
     }
 }
 
+/* Does every row have weight and see columns? Then blocks write all that rows get. */
+static int every_row_works(const struct skl_work *w)
+{
+    return w->columns && !w->weight.data && !skl_has_labels(w) && !w->listed.given && !skl_ranged(w) && !w->sequences &&
+           !w->pool_block;
+}
+
 static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
 {
     const struct skl_work_side *s = &run->work->side[side];
-    for (int64_t i = first; i < last; i++) {
+    for (int64_t i = first, n; i < last; i += n) { /* those of a head together */
         int64_t column = i % s->b_rows, head = i / s->b_rows % s->b_heads, batch = i / s->b_rows / s->b_heads;
-        memset(skl_operand_at(&s->grad_b, batch, head, column), 0, (size_t)(s->dim * skl_size_of(s->grad_b.dtype)));
+        n = last - i < s->b_rows - column ? last - i : s->b_rows - column;
+        for (int64_t k = 0; k < n; k++)
+            memset(skl_operand_at(&s->grad_b, batch, head, column + k), 0,
+                   (size_t)(s->dim * skl_size_of(s->grad_b.dtype)));
     }
 }
 
@@ -295,7 +307,8 @@ static void clear_bias(const struct skl_work_side *s)
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
 {
     const struct skl_work *w = run->work;
-    clear_rows(run, w->rows * part / parts, w->rows * (part + 1) / parts);
+    if (!every_row_works(w) || run->plan.call == SKL_CALL_PARTIAL)
+        clear_rows(run, w->rows * part / parts, w->rows * (part + 1) / parts);
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
         int64_t columns = s->b_batch * s->b_heads * s->b_rows;
@@ -311,13 +324,13 @@ void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64
 {
     const struct skl_work *w = run->work;
     const struct skl_plan *plan = &run->plan;
-    int64_t first = skl_first_tile(plan->tiles, plan->chunks, chunk) * SKL_BK;
-    int64_t last = skl_first_tile(plan->tiles, plan->chunks, chunk + 1) * SKL_BK;
+    int64_t first = skl_first_tile(plan->tiles, plan->chunks, chunk) * plan->bk;
+    int64_t last = skl_first_tile(plan->tiles, plan->chunks, chunk + 1) * plan->bk;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
         const struct skl_owner *owner = &block->owner[side], *next = &block->next_owner[side];
         int64_t bias_size = skl_size_of(s->grad_bias.dtype), held = owner->columns ? owner->columns : plan->columns;
-        if (memcmp(owner, next, sizeof *owner) == 0)
+        if (memcmp(owner, next, sizeof *owner) == 0 || (!block->db[side] && !block->dbias[side]))
             continue;
         for (int64_t j = first; j < last && j < held; j++) { /* nobody's: memory that was never written */
             float *sum = block->db[side] ? block->db[side] + j * s->dim : NULL, *bias = block->dbias[side];

@@ -37,7 +37,9 @@ enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
 
 static void task_clear(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
-    skl_clear_outputs(w->run, part * w->run->plan.blocks + (block - w->run->blocks), CLEAR_PARTS * w->run->plan.blocks);
+    if (!w->run->plan.clears)
+        skl_clear_outputs(w->run, part * w->run->plan.blocks + (block - w->run->blocks),
+                          CLEAR_PARTS * w->run->plan.blocks);
 }
 
 static void task_flush(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -224,37 +226,69 @@ static void do_wave(struct skl_worker *w)
         do_grads(w);
 }
 
-/* In row order within a block, blocks in order: the same sum for any number of threads. */
-static void add_values(struct skl_run *run)
+static void add_values(const struct skl_worker *w, const struct skl_block *block)
 {
-    for (int i = 0; i < run->plan.blocks; i++) {
-        const struct skl_block *block = &run->blocks[i];
-        for (int r = 0; r < block->n; r++) run->value += block->weight[r] * block->result[r].loss;
-        run->rows_done += block->n;
+    struct skl_queue *mine = w->scratch.queue;
+    for (int r = 0; r < block->n; r++) skl_sum_add(&mine->value, block->weight[r] * block->result[r].loss);
+    mine->rows += block->n;
+}
+
+static void do_waves(struct skl_worker *w)
+{
+    struct skl_run *run = w->run;
+    for (;;) {
+        w->phases_in_wave = 0;
+        if (w->rank == 0) /* and only rank 0, so that all threads decide alike */
+            run->more = skl_next_wave(run) && !atomic_load_explicit(&run->cancelled, memory_order_relaxed);
+        skl_team_barrier(&run->team);
+        int more = run->more;
+        if (run->plan.own_columns)
+            skl_do_phase(w, run->plan.chunks, task_flush);
+        if (!more)
+            break;
+        do_wave(w);
+        for (int i = 0; w->rank == 0 && i < run->plan.blocks; i++) {
+            add_values(w, &run->blocks[i]);
+            run->rows_done += run->blocks[i].n;
+        }
     }
+}
+
+/* A whole group of segments: waves of one block that are this thread's alone. */
+static void task_group(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    const struct skl_plan *plan = &w->run->plan;
+    block = &w->own;
+    w->alone = block;
+    if (plan->clears)
+        skl_clear_outputs(w->run, part, plan->groups);
+    skl_take_group(w->run, block, part);
+    for (;;) {
+        int more = skl_next_rows(w->run, block);
+        if (plan->own_columns)
+            skl_do_phase(w, plan->chunks, task_flush);
+        if (!more)
+            break;
+        do_wave(w);
+        add_values(w, block);
+    }
+    w->alone = NULL;
 }
 
 static void work_together(void *data, int rank)
 {
     struct skl_run *run = data;
     struct skl_worker w = {.run = run, .rank = rank};
-    skl_lay_scratch(run->work, &run->plan, run->scratch + (size_t)rank * run->plan.thread_bytes, &w.scratch);
+    char *mine = run->scratch + (size_t)rank * run->plan.thread_bytes;
+    size_t used = skl_lay_scratch(run->work, &run->plan, mine, &w.scratch);
+    if (run->plan.alone)
+        skl_lay_block(run->work, &run->plan, mine + used, &w.own);
     skl_enter_unit(&w);
     skl_do_phase(&w, CLEAR_PARTS, task_clear);
-    for (;;) {
-        w.phases_in_wave = 0;
-        if (rank == 0) /* and only rank 0, so that all threads decide alike */
-            run->more = skl_next_wave(run) && !atomic_load_explicit(&run->cancelled, memory_order_relaxed);
-        skl_team_barrier(&run->team);
-        int more = run->more;
-        if (run->plan.own_columns)
-            skl_do_phase(&w, run->plan.chunks, task_flush);
-        if (!more)
-            break;
-        do_wave(&w);
-        if (rank == 0)
-            add_values(run);
-    }
+    if (run->plan.alone)
+        skl_do_phase(&w, run->plan.groups, task_group);
+    else
+        do_waves(&w);
     skl_leave_unit(&w);
 }
 
@@ -280,14 +314,15 @@ static char *lay_out(struct skl_run *run)
     if (!memory)
         return NULL;
     want_large_pages(memory, plan->bytes);
-    run->scratch = memory + (size_t)plan->blocks * plan->block_bytes;
+    run->scratch = memory + skl_shared_bytes(plan);
     run->blocks = (struct skl_block *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
     if (run->work->shard.exchange)
         run->states = (struct skl_state *)(memory + plan->bytes - plan->states_bytes);
     for (int i = 0; i < plan->threads; i++) memset(skl_queue_of(run, i), 0, sizeof(struct skl_queue));
     for (int i = 0; i < plan->blocks; i++) {
         run->blocks[i] = (struct skl_block){0};
-        skl_lay_block(run->work, plan, memory + (size_t)i * plan->block_bytes, &run->blocks[i]);
+        if (!plan->alone)
+            skl_lay_block(run->work, plan, memory + (size_t)i * plan->block_bytes, &run->blocks[i]);
     }
     return memory;
 }
@@ -318,10 +353,16 @@ enum skl_status skl_run(struct skl_run *run)
         double unit = SKL_LOG2E * run->work->side[side].unit;
         run->unit[side] = unit < (double)FLT_MAX ? (float)unit : FLT_MAX;
     }
+    struct skl_exact_sum value = {{0}, 0, 0};
+    int64_t rows = 0;
     char *memory = lay_out(run);
     if (!memory)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
     skl_team_run(&run->team, run->plan.threads, patience(run->work), work_together, run);
+    for (int i = 0; i < run->plan.threads; i++) {
+        skl_sum_merge(&value, &skl_queue_of(run, i)->value);
+        rows += skl_queue_of(run, i)->rows;
+    }
     free(memory);
     if (run->refused)
         return skl_fail(SKL_CANCELLED, "shard.exchange returned %d: the call was stopped", run->refused);
@@ -329,7 +370,7 @@ enum skl_status skl_run(struct skl_run *run)
         return skl_fail(SKL_CANCELLED, "the progress callback asked to stop");
     if (run->work->value) {
         const struct skl_work *w = run->work;
-        *w->value = skl_reduced(run->value, w->mean, run->rows_done > 0, w->weight_sum);
+        *w->value = skl_reduced(skl_sum_value(&value), w->mean, rows > 0, w->weight_sum);
     }
     return SKL_OK;
 }

@@ -25,7 +25,6 @@ struct skl_run {
         next_row;      /* what has not been given to a block yet; rows of that segment (a shard: of all) that have */
     int more;          /* does this wave have rows? */
     int64_t rows_done; /* of earlier waves; rows without weight or columns are not counted */
-    double value;
 
     atomic_int cancelled;
     int refused; /* what shard.exchange returned, if it was not 0 */
@@ -40,6 +39,8 @@ struct skl_worker {
     int64_t phases_in_wave;        /* for the progress, to which each phase of a wave counts the same */
     int64_t slab;                  /* gradient: first of the kept tiles */
     int64_t slab_tasks;            /* gradient: tasks that a slab's tiles make */
+    struct skl_block own;          /* plan.alone: the thread's block */
+    struct skl_block *alone;       /* &own while its phases are this thread's alone; else NULL */
     struct skl_unit_state callers; /* of the unit that multiplies, as this thread had it before */
 };
 
@@ -69,13 +70,17 @@ static inline double skl_shift(const struct skl_run *run, float old_p, float now
            (double)run->unit[1] * ((double)old_q - (double)now_q);
 }
 
-/* schedule.c: one task of a phase, and all of them: 'parts' for each block. */
+/* schedule.c: one task of a phase, and all of them: 'parts' for each block, or 'parts' of the block that the thread works on
+ * alone. */
 typedef void skl_task(struct skl_worker *w, struct skl_block *block, int64_t part);
 void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task);
 struct skl_queue *skl_queue_of(const struct skl_run *run, int rank);
 
 /* block.c: rows into blocks and back. */
 int skl_next_wave(struct skl_run *run);
+/* plan.alone: group 'group' of segments for a thread's own block, and its next rows; 0: there are no more. */
+void skl_take_group(const struct skl_run *run, struct skl_block *block, int64_t group);
+int skl_next_rows(const struct skl_run *run, struct skl_block *block);
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel);
 void skl_write_grad_rows(const struct skl_worker *w, struct skl_block *block, int panel);
 /* Which columns of which b the block's rows see, of those of a member. */
@@ -91,6 +96,7 @@ static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block);
 /* The tiles of a chunk that some row of the block sees; none if *first >= *last. */
 void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *first, int64_t *last);
+int64_t skl_seen_tiles(const struct skl_block *block);
 int skl_sees_tile(const struct skl_block *block, int64_t tile);
 /* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0,
@@ -98,6 +104,7 @@ void skl_tile_range(const struct skl_run *run, const struct skl_block *block, in
 /* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for
  * all. */
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
+void skl_mask_panel(const struct skl_run *run, const int *lo, const int *hi, int n, float with, float *y);
 
 /* score.c: scores of a tile. */
 int skl_tile_columns(const struct skl_block *block, int64_t tile);

@@ -37,6 +37,8 @@ static void report(struct skl_worker *w, double done)
     double phases = (double)w->phases_in_wave + done;
     double part = phases / (phases + 1); /* rises towards 1 with every phase of a wave */
     double fraction = ((double)run->rows_done + part * (double)rows) / (double)run->work->rows;
+    if (run->plan.alone) /* the first phase clears */
+        fraction = w->phase ? done : 0;
     skl_leave_unit(w);
     skl_leave_float_mode(*run->caller_mode);
     int stop = run->work->progress(run->work->progress_data, fraction < 1 ? fraction : 1);
@@ -46,11 +48,14 @@ static void report(struct skl_worker *w, double done)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }
 
-/* A thread does the tasks of its own queue in order, steals from the back of the other threads' queues, and waits for
+/* A thread that works on a block alone does all its tasks, and waits for nobody. Otherwise it does the tasks of its own queue in order, steals from the back of the other threads' queues, and waits for
  * them. */
 void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
 {
     struct skl_run *run = w->run;
+    for (int64_t part = 0; w->alone && part < parts; part++) task(w, w->alone, part);
+    if (w->alone)
+        return;
     int64_t tasks = run->plan.blocks * parts;
     int odd = (int)(w->phase & 1), team = run->team.size;
     atomic_store_explicit(&skl_queue_of(run, w->rank)->taken[!odd], 0,

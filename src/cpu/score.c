@@ -10,8 +10,8 @@
 
 int skl_tile_columns(const struct skl_block *block, int64_t tile)
 {
-    int64_t left = block->segment.columns - tile * SKL_BK;
-    return left < SKL_BK ? (int)left : SKL_BK;
+    int64_t left = block->segment.columns - tile * block->bk;
+    return left < block->bk ? (int)left : block->bk;
 }
 
 /* Entry d0 of a column of the b that the block's rows see, of those of a member. */
@@ -29,7 +29,7 @@ struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
     return run->plan.products[side]->columns(skl_tile_columns(block, tile), k,
-                                             column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
+                                             column_at(w, block, side, member, tile * block->bk, d0), b->dtype,
                                              b->stride[2], pack);
 }
 
@@ -39,7 +39,7 @@ struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struc
     const struct skl_work *w = run->work;
     const struct skl_operand *b = &w->side[side].b;
     return run->plan.products[side]->columns_back(skl_tile_columns(block, tile), k,
-                                                  column_at(w, block, side, member, tile * SKL_BK, d0), b->dtype,
+                                                  column_at(w, block, side, member, tile * block->bk, d0), b->dtype,
                                                   b->stride[2], clean, pack);
 }
 
@@ -52,27 +52,27 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
     const struct skl_work_side *s = &w->side[side];
     struct skl_soon soon = {0};
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
-    if (tile * SKL_BK >= block->last_column || !s->dim)
+    if (tile * block->bk >= block->last_column || !s->dim)
         return soon;
     int n = skl_tile_columns(block, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
-    soon.at = column_at(w, block, side, member, tile * SKL_BK + first, d0);
+    soon.at = column_at(w, block, side, member, tile * block->bk + first, d0);
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < kc ? left : kc) * size);
-    soon.stream = parts == 1 && soon.stride == soon.bytes && n == SKL_BK && s->b.dtype == SKL_F32;
+    soon.stream = parts == 1 && soon.stride == soon.bytes && n == block->bk && s->b.dtype == SKL_F32;
     return soon;
 }
 
 /* y starts as the bias of its column, the same for every row. */
-static void start_from_bias(const struct skl_run *run, int side, int64_t tile, int j0, int j1, float *y)
+static void start_from_bias(const struct skl_run *run, int side, int64_t first, int j0, int j1, float *y)
 {
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_kernels *kernels = run->plan.kernels;
     int nr = kernels->nr;
     for (int j = j0; j < j1; j++) {
         float bias;
-        kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (tile * SKL_BK + j) * s->bias.stride,
-                         s->bias.dtype, &bias);
+        kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (first + j) * s->bias.stride, s->bias.dtype,
+                         &bias);
         bias *= (float)s->sign;
         for (int i = 0; i < nr; i++) y[j * nr + i] = bias;
     }
@@ -86,7 +86,7 @@ void skl_score_panel(const struct skl_run *run, const struct skl_block *block, i
     int nr = run->plan.kernels->nr, j0, j1, add = d0 > 0;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     if (s->bias.data && !add) {
-        start_from_bias(run, side, tile, j0, j1, y);
+        start_from_bias(run, side, tile * block->bk, j0, j1, y);
         add = 1;
     }
     const char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
@@ -105,7 +105,7 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
         if (w->side[side].softcap > 0 && w->side[side].scorer == SKL_INNER)
             run->plan.kernels->softcap(n, y[side], (float)w->side[side].inner, w->side[side].softcap);
         if (masked)
-            run->plan.kernels->mask(n, lo, hi, -INFINITY, y[side]);
+            skl_mask_panel(run, lo, hi, n, -INFINITY, y[side]);
     }
 }
 

@@ -25,9 +25,9 @@ void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
 
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0, int *j1)
 {
-    int64_t lo = block->panel_lo[panel] - tile * SKL_BK, hi = block->panel_hi[panel] - tile * SKL_BK;
+    int64_t lo = block->panel_lo[panel] - tile * block->bk, hi = block->panel_hi[panel] - tile * block->bk;
     lo = lo < 0 ? 0 : lo;
-    hi = hi > SKL_BK ? SKL_BK : hi;
+    hi = hi > block->bk ? block->bk : hi;
     if (lo >= hi)
         lo = hi = 0;
     *j0 = (int)lo / run->plan.kernels->mr * run->plan.kernels->mr, *j1 = (int)hi;
@@ -37,7 +37,7 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
 {
     int nr = run->plan.kernels->nr, j0, j1, masked = 0;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
-    int64_t c0 = tile * SKL_BK + j0;
+    int64_t c0 = tile * block->bk + j0;
     for (int i = 0; i < nr; i++) {
         int row = panel * nr + i;
         int64_t first = row < block->n ? block->lo[row] - c0 : 0, last = row < block->n ? block->hi[row] - c0 : j1 - j0;
@@ -48,16 +48,34 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
     return masked;
 }
 
+/* 'with' where a row of the panel does not see the column. Those that all rows see lie in the middle. */
+void skl_mask_panel(const struct skl_run *run, const int *lo, const int *hi, int n, float with, float *y)
+{
+    int nr = run->plan.kernels->nr, from = 0, to = n, lower[SKL_NR_MAX], upper[SKL_NR_MAX];
+    for (int i = 0; i < nr; i++) from = lo[i] > from ? lo[i] : from, to = hi[i] < to ? hi[i] : to;
+    if (from >= to) {
+        run->plan.kernels->mask(n, lo, hi, with, y);
+        return;
+    }
+    for (int i = 0; i < nr; i++) lower[i] = 0, upper[i] = hi[i] - to;
+    run->plan.kernels->mask(from, lo, hi, with, y);
+    run->plan.kernels->mask(n - to, lower, upper, with, y + to * nr);
+}
+
 void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *first, int64_t *last)
 {
-    *first = skl_first_tile(block->tiles, block->chunks, chunk);
-    *last = skl_first_tile(block->tiles, block->chunks, chunk + 1);
-    int64_t lo = block->first_column / SKL_BK, hi = (block->last_column + SKL_BK - 1) / SKL_BK;
-    *first = *first < lo ? lo : *first;
-    *last = *last > hi ? hi : *last;
+    int64_t seen = skl_seen_tiles(block), lo = block->first_column / block->bk;
+    *first = lo + skl_first_tile(seen, block->chunks, chunk);
+    *last = lo + skl_first_tile(seen, block->chunks, chunk + 1);
+}
+
+int64_t skl_seen_tiles(const struct skl_block *block)
+{
+    int64_t lo = block->first_column / block->bk, hi = (block->last_column + block->bk - 1) / block->bk;
+    return hi > lo ? hi - lo : 0;
 }
 
 int skl_sees_tile(const struct skl_block *block, int64_t tile)
 {
-    return (tile + 1) * SKL_BK > block->first_column && tile * SKL_BK < block->last_column;
+    return (tile + 1) * block->bk > block->first_column && tile * block->bk < block->last_column;
 }

@@ -12,7 +12,7 @@ static int64_t tile_place(const struct skl_worker *w, const struct skl_block *bl
     const struct skl_plan *plan = &w->run->plan;
     int64_t panel = (int64_t)SKL_BK * plan->kernels->nr;
     for (int side = 0; side < 2; side++)
-        y[side] = keep ? block->y[side] + tile * plan->panels * panel : w->scratch.y[side];
+        y[side] = keep ? block->y[side] + (tile - block->kept_from) * plan->panels * panel : w->scratch.y[side];
     return keep || !plan->one_panel ? panel : 0;
 }
 
@@ -29,20 +29,20 @@ static void push_panel(const struct skl_run *run, struct skl_block *block, int64
     struct skl_panel_state *state = state_of(run, block, chunk, panel);
     int j0, j1;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
-    skl_push_details(run, block, chunk, panel, tile * SKL_BK + j0, y, n); /* before scores become exponentials */
+    skl_push_details(run, block, chunk, panel, tile * block->bk + j0, y, n); /* before scores become exponentials */
     if (run->work->form != SKL_FORM_KL) {
         if (block->lists)
-            skl_take_listed(run, block, panel, tile * SKL_BK + j0, n, y[run->work->student]);
+            skl_take_listed(run, block, panel, tile * block->bk + j0, n, y[run->work->student]);
         for (int side = 0; side < 2; side++)
             if (run->work->side[side].dim)
                 k->push_lse(n, y[side], run->unit[side], side, state);
         if (block->lists)
-            skl_put_listed(run, block, panel, tile * SKL_BK + j0, n, y[run->work->student]);
+            skl_put_listed(run, block, panel, tile * block->bk + j0, n, y[run->work->student]);
         return;
     }
     k->push_kl(n, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
     if (block->m_kept) {
-        float *m = block->m_kept + (tile * run->plan.panels + panel) * 2 * k->nr;
+        float *m = block->m_kept + ((tile - block->kept_from) * run->plan.panels + panel) * 2 * k->nr;
         memcpy(m, state->m[0], (size_t)k->nr * sizeof *m);
         memcpy(m + k->nr, state->m[1], (size_t)k->nr * sizeof *m);
     }

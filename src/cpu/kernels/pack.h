@@ -49,13 +49,47 @@ static void pack_row(int64_t dim, const float *line, float sign, int i, void *pa
     for (int64_t d = 0; d < dim; d++) to[d * NR + i] = sign * line[d];
 }
 
+static void pack_panel(int64_t dim, const float *const *lines, float sign, void *panel)
+{
+    float *to = panel;
+    int64_t whole = dim / VL * VL;
+    for (int i = 0; i < NR; i += VL)
+        for (int64_t d = 0; d < whole; d += VL) {
+            vf x[VL];
+            UNROLLED for (int k = 0; k < VL; k++) x[k] = vload(lines[i + k] + d) * vset(sign);
+            transpose_square(x);
+            UNROLLED for (int k = 0; k < VL; k++) vstore(to + (d + k) * NR + i, x[k]);
+        }
+    for (int64_t d = whole; d < dim; d++)
+        for (int i = 0; i < NR; i++) to[d * NR + i] = sign * lines[i][d];
+}
+
+/* The other way, n rows of da. */
+static void write_rows(int64_t dim, const float *da, int n, float *const *lines)
+{
+    int64_t whole = dim / VL * VL;
+    for (int i = 0; i < n; i += VL)
+        for (int64_t d = 0; d < whole; d += VL) {
+            vf x[VL];
+            UNROLLED for (int k = 0; k < VL; k++) x[k] = vload(da + (d + k) * NR + i);
+            transpose_square(x);
+            UNROLLED for (int k = 0; k < VL; k++) if (i + k < n) vstore(lines[i + k] + d, x[k]);
+        }
+    for (int i = 0; i < n; i++)
+        for (int64_t d = whole; d < dim; d++) lines[i][d] = da[d * NR + i];
+}
+
 /* NaN and inf become 0: where the row sees a column, its dz is NaN anyway, and where it does not, dz = 0 must not
  * become NaN. */
 static void pack_block_row(int64_t dim, const float *line, int r, int rows, void *block)
 {
     float *to = block;
-    for (int64_t d = 0; d < (dim + NR - 1) / NR * NR; d++)
-        to[(d / NR * rows + r) * NR + d % NR] = d < dim && fabsf(line[d]) <= FLT_MAX ? line[d] : 0;
+    for (int64_t d0 = 0; d0 < dim; d0 += NR) {
+        float *part = to + (d0 / NR * rows + r) * NR;
+        int n = dim - d0 < NR ? (int)(dim - d0) : NR;
+        for (int d = 0; d < n; d++) part[d] = fabsf(line[d0 + d]) <= FLT_MAX ? line[d0 + d] : 0;
+        for (int d = n; d < NR; d++) part[d] = 0;
+    }
 }
 
 /* n columns of k entries into tile[n][LDK], zeros after them up to whole strips of MR both ways. */
@@ -69,11 +103,11 @@ static void pack_columns(int n, int k, const void *b, int dtype, int64_t stride,
     for (int j = n; j % MR; j++) memset(tile + j * LDK, 0, (size_t)k_strips * sizeof(float));
 }
 
-/* The operand can serve as it is when it has f32 and whole tiles, and its columns are not so far apart that those of a
+/* The operand can serve as it is when it has f32 and whole strips, and its columns are not so far apart that those of a
  * strip fall into the same sets of L1 (4 KiB). Otherwise it is packed. */
 static int serves(int n, const void *b, int dtype, int64_t stride)
 {
-    return dtype == SKL_F32 && n == SKL_BK && stride < 1024 && (uintptr_t)b % 4 == 0;
+    return dtype == SKL_F32 && n % MR == 0 && stride < 1024 && (uintptr_t)b % 4 == 0;
 }
 
 static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int64_t stride, void *pack)

@@ -49,7 +49,7 @@ static void pair_pack_row(int64_t dim, const float *line, float sign, int i, voi
 static struct skl_columns pair_columns(int n, int k, const void *b, int dtype, int64_t stride, void *pack)
 {
     (void)dtype;
-    if (n == SKL_BK && k % PAIR_STEP == 0)
+    if (n % MR == 0 && n % PAIR_STEP == 0 && k % PAIR_STEP == 0)
         return (struct skl_columns){b, stride};
     uint16_t *to = pack;
     int k_end = whole_steps(k), strips = (n + MR - 1) / MR * MR, end = whole_steps(n);

@@ -168,30 +168,13 @@ static inline int group_live(const unsigned char *live, int j, int first, int en
 
 /* ----------------------------------------------------------------------------------------------- grad_rows --- */
 
-/* Lane l of out[i] is lane i of in[l], by exchanging ever larger blocks. */
-#define AT_(l, s) ((l) & (s) ? 16 + ((l) ^ (s)) : (l))
-#define BT_(l, s) ((l) & (s) ? 16 + (l) : (l) ^ (s))
-#define LANES_(f, s)                                                                                              \
-    f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s), \
-        f(12, s), f(13, s), f(14, s), f(15, s)
-#ifdef __clang__
-#define SHUFFLE_(p, q, ...) __builtin_shufflevector(p, q, __VA_ARGS__)
-#else
-#define SHUFFLE_(p, q, ...) __builtin_shuffle(p, q, (vpair){__VA_ARGS__})
-#endif
-#define EXCHANGE_(x, s)                                   \
-    UNROLLED for (int i = 0; i < 16; i++) if (!(i & (s))) \
-    {                                                     \
-        vpair p = x[i], q = x[i + (s)];                   \
-        x[i] = SHUFFLE_(p, q, LANES_(AT_, s));            \
-        x[i + (s)] = SHUFFLE_(p, q, LANES_(BT_, s));      \
-    }
+/* Lane l of x[i] becomes lane i of x[l]. */
 static inline __attribute__((always_inline)) void transpose(vpair x[16])
 {
-    EXCHANGE_(x, 1)
-    EXCHANGE_(x, 2)
-    EXCHANGE_(x, 4)
-    EXCHANGE_(x, 8)
+    EXCHANGE_BLOCKS(vpair, x, 1)
+    EXCHANGE_BLOCKS(vpair, x, 2)
+    EXCHANGE_BLOCKS(vpair, x, 4)
+    EXCHANGE_BLOCKS(vpair, x, 8)
 }
 
 /* NaN and inf become 0. */

@@ -60,9 +60,8 @@ static void softcap_back(int n, const float *y, float cap, float *dz)
 static void mask(int n, const int *lo, const int *hi, float with, float *y)
 {
     for (int j = 0; j < n; j++)
-        for (int i = 0; i < NR; i++)
-            if (j < lo[i] || j >= hi[i])
-                y[j * NR + i] = with;
+        for (int i = 0; i < NR; i++) /* a selection, which compilers make vectors of, and no condition */
+            y[j * NR + i] = (j < lo[i]) | (j >= hi[i]) ? with : y[j * NR + i];
 }
 
 static void exp2_panel(const float *x, float *y)

@@ -3,6 +3,7 @@
  * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. With DOT_UNIT (its name) or
  * TILE_UNIT, and the words of that unit, bf16 operands get products of their own. */
 #include "products.h"
+#include "transpose.h"
 #include "pack.h"
 #include "sparse_products.h"
 #include "vmath.h"
@@ -29,6 +30,7 @@ static const struct skl_products fma_products = {
     .block_bytes = block_bytes,
     .column_bytes = sizeof(float) * SKL_BK * LDK,
     .pack_row = pack_row,
+    .pack_panel = pack_panel,
     .pack_block_row = pack_block_row,
     .columns = columns_of,
     .columns_back = columns_back,
@@ -66,6 +68,7 @@ const struct skl_kernels KERNELS = {
 #endif
     .convert = convert,
     .convert_back = convert_back,
+    .write_rows = write_rows,
     .softcap = softcap,
     .softcap_back = softcap_back,
     .mask = mask,
