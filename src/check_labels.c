@@ -9,13 +9,16 @@
 enum skl_status skl_check_label_ids(const struct skl_problem *p, const struct skl_work *w)
 {
     int64_t columns = p->shard ? p->shard->columns : w->columns;
-    for (int64_t row = 0, at[3]; row < w->rows; row++) {
-        skl_row_index(w, row, at);
+    const int64_t *stride = w->labels.ids.rows.stride;
+    struct skl_places places = skl_places_of(w, stride, stride, stride);
+    for (int64_t i = 0, at[3]; i < places.count; i++) {
+        skl_place_index(&places, i, at);
         int64_t id = skl_row_id(&w->labels.ids, at, 0);
         if (id != p->labels->ignore && (id < 0 || id >= columns))
             return skl_fail(SKL_BAD_ARGUMENT,
                             "cannot use labels.ids[%lld] = %lld: it must be a column, 0 to %lld, or %lld (ignored)",
-                            (long long)row, (long long)id, (long long)columns - 1, (long long)p->labels->ignore);
+                            (long long)skl_row_number(w, at), (long long)id, (long long)columns - 1,
+                            (long long)p->labels->ignore);
     }
     return SKL_OK;
 }
@@ -53,14 +56,18 @@ enum skl_status skl_check_mass_ids(const struct skl_problem *p)
 /* Every id is a column or an empty slot. */
 enum skl_status skl_check_mass_columns(const struct skl_work *w)
 {
-    for (int64_t row = 0, at[3]; row < w->rows; row++) {
-        skl_row_index(w, row, at);
-        for (int64_t k = 0; k < w->mass_ids.count; k++) {
+    const int64_t *stride = w->mass_ids.rows.stride;
+    struct skl_places places = skl_places_of(w, stride, stride, stride);
+    int64_t count = w->mass_ids.step || !w->mass_ids.count ? w->mass_ids.count : 1;
+    for (int64_t i = 0, at[3]; i < places.count; i++) {
+        skl_place_index(&places, i, at);
+        for (int64_t k = 0; k < count; k++) {
             int64_t id = skl_row_id(&w->mass_ids, at, k);
             if (id < -1 || id >= w->columns)
                 return skl_fail(SKL_BAD_ARGUMENT,
                                 "cannot use mass_ids[%lld, %lld] = %lld: it must be a column, 0 to %lld, or -1 (empty)",
-                                (long long)row, (long long)k, (long long)id, (long long)w->columns - 1);
+                                (long long)skl_row_number(w, at), (long long)k, (long long)id,
+                                (long long)w->columns - 1);
         }
     }
     return SKL_OK;

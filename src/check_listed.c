@@ -14,15 +14,18 @@ static double excess_allowed(const struct skl_listed *l)
 
 enum skl_status skl_check_listed_entries(const struct skl_problem *p, const struct skl_work *w)
 {
-    int rest_is_missing = w->listed.tail == SKL_TAIL_BUCKET && !w->listed.rest.data;
-    for (int64_t row = 0, at[3]; row < w->rows; row++) {
+    const struct skl_work_listed *l = &w->listed;
+    int rest_is_missing = l->tail == SKL_TAIL_BUCKET && !l->rest.data;
+    struct skl_places places = skl_places_of(w, l->ids.rows.stride, l->logprobs.stride, l->rest.stride);
+    for (int64_t i = 0, at[3]; i < places.count; i++) {
         double sum = 0;
-        skl_row_index(w, row, at);
-        if (w->listed.rest.data && skl_row_get(&w->listed.rest, at) > 0)
+        skl_place_index(&places, i, at);
+        int64_t row = skl_row_number(w, at);
+        if (l->rest.data && skl_row_get(&l->rest, at) > 0)
             return skl_fail(SKL_BAD_ARGUMENT,
                             "cannot use listed.tail_logprob[%lld] = %g: the logarithm of a probability is at most 0",
-                            (long long)row, (double)skl_row_get(&w->listed.rest, at));
-        for (int64_t k = 0; k < w->listed.k; k++) {
+                            (long long)row, (double)skl_row_get(&l->rest, at));
+        for (int64_t k = 0; k < l->k; k++) {
             int64_t id = skl_listed_id(w, at, k);
             if (id < -1 || id >= w->columns)
                 return skl_fail(

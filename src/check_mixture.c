@@ -52,8 +52,13 @@ static enum skl_status check_map(const struct skl_problem *p)
 enum skl_status skl_check_head_map(const struct skl_problem *p)
 {
     const struct skl_tensor *map = &p->head_map;
-    for (int64_t h = 0; h < map->shape[0]; h++)
-        for (int64_t k = 0; k < (map->ndim == 2 ? map->shape[1] : 1); k++) {
+    int64_t heads = map->shape[0], mixed = map->ndim == 2 ? map->shape[1] : 1;
+    if (heads && !map->stride[0]) /* the same place again and again */
+        heads = 1;
+    if (mixed && map->ndim == 2 && !map->stride[1])
+        mixed = 1;
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t k = 0; k < mixed; k++) {
             int32_t head = ((const int32_t *)map->data)[h * map->stride[0] + (map->ndim == 2 ? k * map->stride[1] : 0)];
             if (head < 0 || head >= p->t.a.shape[1])
                 FAIL("cannot use head_map[%lld, %lld] = %d: t.a has heads 0 to %lld", (long long)h, (long long)k,

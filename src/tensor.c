@@ -4,8 +4,6 @@
 #include "error.h"
 #include "work.h"
 
-#include <stdlib.h>
-
 const char *skl_dtype_name(int dtype)
 {
     static const char *const names[] = {"f32", "bf16", "f16", "i32", "i64"};
@@ -26,19 +24,17 @@ struct dim {
     int64_t n, stride;
 };
 
-static int by_stride(const void *x, const void *y)
-{
-    int64_t a = ((const struct dim *)x)->stride, b = ((const struct dim *)y)->stride;
-    return (a > b) - (a < b);
-}
-
 static int joined_dims(const struct skl_tensor *t, struct dim d[4])
 {
     int k = 0, out = 0;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] != 1)
-            d[k++] = (struct dim){t->shape[i], t->stride[i] < 0 ? -t->stride[i] : t->stride[i]};
-    qsort(d, (size_t)k, sizeof *d, by_stride);
+    for (int i = 0; i < t->ndim; i++) {
+        struct dim x = {t->shape[i], t->stride[i] < 0 ? -t->stride[i] : t->stride[i]};
+        int at = k;
+        if (x.n == 1)
+            continue;
+        for (; at > 0 && d[at - 1].stride > x.stride; at--) d[at] = d[at - 1];
+        d[at] = x, k++;
+    }
     for (int i = 0; i < k; i++) {
         if (out && d[i].stride == d[out - 1].stride * d[out - 1].n)
             d[out - 1].n *= d[i].n;

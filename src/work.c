@@ -168,9 +168,11 @@ static void fill_rows(const struct skl_problem *p, struct skl_work *w)
     fill_listed(p, w);
     int counted = w->weight.data || skl_has_labels(w);
     w->weight_sum = counted ? 0 : (double)w->rows;
-    for (int64_t row = 0, at[3]; counted && w->device == SKL_CPU && row < w->rows; row++) {
-        skl_row_index(w, row, at);
-        w->weight_sum += given_weight(w, at);
+    const int64_t *weighed = w->weight.stride, *labelled = w->labels.ids.rows.stride;
+    struct skl_places places = skl_places_of(w, weighed, w->weight.data ? weighed : labelled, weighed);
+    for (int64_t i = 0, at[3]; counted && w->device == SKL_CPU && i < places.count; i++) {
+        skl_place_index(&places, i, at);
+        w->weight_sum += (double)places.times * given_weight(w, at);
     }
     if (p->num_items > 0)
         w->weight_sum = p->num_items;

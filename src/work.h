@@ -188,6 +188,37 @@ static inline void skl_row_index(const struct skl_work *w, int64_t row, int64_t 
     at[0] = row / w->n / w->heads;
 }
 
+static inline int64_t skl_row_number(const struct skl_work *w, const int64_t at[3])
+{
+    return (at[0] * w->heads + at[1]) * w->n + at[2];
+}
+
+/* Rows as tensors with one number for each hold them: where all that are concerned have stride 0, a dimension repeats
+ * one place any number of times, of which the first is enough. */
+struct skl_places {
+    int64_t n[3], count; /* places in each dimension and in all */
+    int64_t times;       /* that each stands for */
+};
+
+/* Strides of up to three tensors, as often as one likes. */
+static inline struct skl_places skl_places_of(const struct skl_work *w, const int64_t x[3], const int64_t y[3],
+                                              const int64_t z[3])
+{
+    struct skl_places p = {.n = {w->batch, w->heads, w->n}, .times = 1};
+    for (int i = 0; i < 3; i++)
+        if (!x[i] && !y[i] && !z[i] && p.n[i] > 1)
+            p.times *= p.n[i], p.n[i] = 1;
+    p.count = p.n[0] * p.n[1] * p.n[2];
+    return p;
+}
+
+static inline void skl_place_index(const struct skl_places *p, int64_t place, int64_t at[3])
+{
+    at[2] = place % p->n[2];
+    at[1] = place / p->n[2] % p->n[1];
+    at[0] = place / p->n[2] / p->n[1];
+}
+
 static inline void *skl_row_at(const struct skl_rows *r, const int64_t at[3])
 {
     return r->data + 4 * (at[0] * r->stride[0] + at[1] * r->stride[1] + at[2] * r->stride[2]);

@@ -6,6 +6,7 @@
 #include "cases.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 enum { VALUE = 1, GRAD = 2, BACKWARD = 4, PARTIAL = 8, FINISH = 16, SIZE = 32, ALL = 63 };
 /* skl_finish reads shapes and weights only. */
@@ -240,6 +241,40 @@ static void contents(void)
     RULE(CALLS, "head_map", "cuda:0", (x.p.head_map = skl_on_cuda(skl_vector(SKL_I32, device, x.p.s.a.shape[1]), 0)));
 }
 
+/* Tensors whose rows repeat one place (stride 0), 2^40 times: the border reads it once. Otherwise the alarm ends it. */
+static void repeated(void)
+{
+    static const float a[2], b[4], weight = 0.5F;
+    static int32_t ids[2];
+    static float logprobs[2];
+    const int64_t many = (int64_t)1 << 40;
+    struct skl_tensor s = skl_matrix(SKL_F32, a, many, 2), one = skl_vector(SKL_I32, ids, many);
+    s.stride[0] = 0, one.stride[0] = 0;
+    struct skl_labels labels = {.struct_size = sizeof labels, .ids = one, .kl_weight = 1};
+    struct skl_problem labelled = skl_linear(s, skl_matrix(SKL_F32, b, 2, 2), s, skl_matrix(SKL_F32, b, 2, 2));
+    struct skl_outputs out = skl_no_outputs();
+    size_t bytes;
+    labelled.weight = one, labelled.weight.dtype = SKL_F32, labelled.weight.data = (void *)&weight;
+    labelled.mass_ids = skl_matrix(SKL_I32, ids, many, many >> 25); /* together less than 2^60 */
+    labelled.mass_ids.stride[0] = labelled.mass_ids.stride[1] = 0;
+    struct skl_problem listing = labelled;
+    labelled.labels = &labels;
+    struct skl_listed list = {.struct_size = sizeof list, .ids = skl_matrix(SKL_I32, ids, many, 2)};
+    list.logprobs = skl_matrix(SKL_F32, logprobs, many, 2), list.tail = SKL_TAIL_ZERO;
+    list.ids.stride[0] = list.logprobs.stride[0] = 0;
+    listing.listed = &list, listing.mass_ids.data = NULL, listing.t = (struct skl_side){0};
+    test_context("rows that repeat one place");
+    alarm(60);
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &labelled, &out, &bytes), SKL_OK);
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &listing, &out, &bytes), SKL_OK);
+    ids[0] = 7; /* the first of them is named */
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &labelled, &out, &bytes), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "labels.ids[0] = 7") != NULL, "\"%s\"", skl_last_error());
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &listing, &out, &bytes), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "listed.ids[0][0] = 7") != NULL, "\"%s\"", skl_last_error());
+    alarm(0);
+}
+
 static void outputs(void)
 {
     RULE(WRITERS | BACKWARD | SIZE, "out", "NULL", x.to = NULL);
@@ -377,6 +412,7 @@ int main(void)
     operands();
     rows();
     contents();
+    repeated();
     outputs();
     between_calls();
     messages();

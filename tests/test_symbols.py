@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every symbol the libraries give away begins with skl_, and the shared one gives away the header's functions, no more.
+They call nothing that prints, ends the process, or allocates without saying so.
 
 usage: test_symbols.py LIBRARY.so LIBRARY.a INCLUDE_DIR
 """
@@ -12,6 +13,15 @@ import sys
 
 # nvcc makes a C++ function of its own beside every kernel, with the kernel's name in it.
 OURS = re.compile(r"skl_|_Z\d+__device_stub__Z\d+skl_")
+
+
+# qsort() of a long array allocates.
+FORBIDDEN = "abort exit _exit quick_exit __assert_fail printf fprintf vprintf vfprintf puts fputs putchar fputc fwrite perror qsort"
+
+
+def undefined(path):
+    out = subprocess.run(["nm", "--undefined-only", path], check=True, capture_output=True, text=True).stdout
+    return {line.split()[1].split("@")[0] for line in out.splitlines() if re.match(r" +U \S+$", line)}
 
 
 def defined(path, *options):
@@ -35,6 +45,7 @@ def main(shared, static, include):
             "global in the static library without the prefix",
             {n for n in defined(static, "--extern-only") if not OURS.match(n)},
         ),
+        ("called by the static library", undefined(static) & set(FORBIDDEN.split())),
     ]:
         for name in sorted(names):
             print(f"FAILED: {what}: {name}")

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include <math.h>
-#include <stdlib.h>
 
 struct skl_entry *skl_entries_of(const struct skl_run *run, const struct skl_block *block, int row)
 {
@@ -48,16 +47,36 @@ static double log_sum(double x, double y)
     return high == -INFINITY ? low : high + log1p(exp(low - high));
 }
 
-/* By column, and of equal ones by mass, so that their sum has one order; NaN has its place behind the numbers, since
- * qsort() may leave its array where an order contradicts itself. */
-static int by_column(const void *x, const void *y)
+/* By column, and of equal ones by mass, so that their sum has one order; NaN has its place behind the numbers, for the
+ * same reason. */
+static int before(const struct skl_entry *a, const struct skl_entry *b)
 {
-    const struct skl_entry *a = x, *b = y;
     if (a->id != b->id)
-        return a->id < b->id ? -1 : 1;
-    if (isnan(a->logp) || isnan(b->logp))
-        return !!isnan(a->logp) - !!isnan(b->logp);
-    return (a->logp > b->logp) - (a->logp < b->logp);
+        return a->id < b->id;
+    return isnan(b->logp) ? !isnan(a->logp) : a->logp < b->logp;
+}
+
+/* Puts x into the heap e[0..n) from place i down, where i's children are heaps: the last in order is on top. */
+static void sift(struct skl_entry *e, int64_t i, int64_t n, struct skl_entry x)
+{
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        child += child + 1 < n && before(&e[child], &e[child + 1]);
+        if (!before(&x, &e[child]))
+            break;
+        e[i] = e[child];
+    }
+    e[i] = x;
+}
+
+/* Heap sort, in place: qsort() of a long list may allocate, which nobody was told of and which may fail. */
+static void sort(struct skl_entry *e, int64_t n)
+{
+    for (int64_t i = n / 2; i-- > 0;) sift(e, i, n, e[i]);
+    for (int64_t last = n - 1; last > 0; last--) {
+        struct skl_entry x = e[last];
+        e[last] = e[0];
+        sift(e, 0, last, x);
+    }
 }
 
 static int64_t merge_equal(struct skl_entry *e, int64_t n)
@@ -117,7 +136,7 @@ void skl_pack_lists(const struct skl_run *run, struct skl_block *block, int pane
         for (int64_t k = 0, id; k < w->listed.k; k++)
             if ((id = skl_listed_id(w, at, k)) >= 0)
                 e[n++] = (struct skl_entry){id, skl_listed_logprob(w, at, k), -INFINITY, 0};
-        qsort(e, (size_t)n, sizeof *e, by_column);
+        sort(e, n);
         block->lists[row] = settled(w, at, e, merge_equal(e, n));
     }
 }
