@@ -11,6 +11,7 @@ set(sources
   src/check_outputs.c
   src/check_packed.c
   src/check_shard.c
+  src/check_support.c
   src/error.c
   src/partial.c
   src/tensor.c
@@ -24,6 +25,7 @@ set(sources
   src/cpu/grad_sparse.c
   src/cpu/index.c
   src/cpu/isa.c
+  src/cpu/keys.c
   src/cpu/listed.c
   src/cpu/mixture.c
   src/cpu/plan.c

@@ -108,6 +108,10 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
     for (int64_t j = room->lo; j < room->hi; j++) {
         struct kit_entry e = {exp(r->log_p[j]), exp(r->log_q[j]), 0, 0};
         double on[2] = {0, 0};
+        if (f->p.support.data && e.p + e.q == 0) { /* not listed, or without mass: dx is exactly 0 */
+            for (int side = 0; side < 2; side++) room->noise.logit[side][j] = room->noise.dx[side][j] = 0;
+            continue;
+        }
         e.log_p = e.p > 0 ? r->log_p[j] : 0, e.log_q = e.q > 0 ? r->log_q[j] : 0;
         double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + r->head_lse + fabs(e.log_p) + fabs(e.log_q);
         if (f->allow.rounds_logits && e.p + e.q > 0)

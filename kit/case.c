@@ -54,17 +54,17 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
     snprintf(text, size,
              "%s %s rows %" PRId64 "x%" PRId64 "x%" PRId64 " (lead %d) cols %" PRId64 "+%" PRId64 "/%" PRId64
              " key heads %" PRId64 "/%" PRId64 " D %" PRId64 "/%" PRId64 " %s/%s bias %d/%d scale %g/%g cap %g/%g T %g"
-             " beta %g skew %g alpha %g spread %g%s window %" PRId64 ",%" PRId64
-             "%s packed %d weights %d %s layout %d place %d grads %u%s"
+             " beta %g skew %g alpha %g spread %g%s window %" PRId64 ",%" PRId64 "%s packed %d support %" PRId64
+             "/%" PRId64 " weights %d %s layout %d place %d grads %u%s"
              " threads %d mix %" PRId64 " map %" PRId64
              "%s%s labels %d%s (%g %g %g, smoothing %g, z %g) items %g%s ids %" PRId64,
              kit_use_names[c->use], kit_divergence_names[c->divergence], c->batch, c->heads, c->rows, c->lead, c->cols,
              c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T], kit_dtype_names[c->dtype[S]],
              kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
              c->softcap[T], c->temperature, c->beta, c->skew, c->alpha, c->spread, c->causal ? " causal" : "", c->left,
-             c->right, c->ranges ? " ranges" : "", c->packed, c->weights, c->reduction == SKL_MEAN ? "mean" : "sum",
-             c->layout, c->place, c->grads, c->own ? " in the operands' dtype" : "", c->threads, c->mix, c->map,
-             c->lses ? " lses" : "", c->raw ? " raw" : "", c->labels, c->alone ? " alone" : "", c->label_weight,
-             c->kl_weight, c->lse_weight, c->smoothing, c->z_loss, c->num_items, c->details ? " details" : "",
-             c->mass_ids);
+             c->right, c->ranges ? " ranges" : "", c->packed, c->support, c->support_block, c->weights,
+             c->reduction == SKL_MEAN ? "mean" : "sum", c->layout, c->place, c->grads,
+             c->own ? " in the operands' dtype" : "", c->threads, c->mix, c->map, c->lses ? " lses" : "",
+             c->raw ? " raw" : "", c->labels, c->alone ? " alone" : "", c->label_weight, c->kl_weight, c->lse_weight,
+             c->smoothing, c->z_loss, c->num_items, c->details ? " details" : "", c->mass_ids);
 }

@@ -31,6 +31,7 @@ struct kit_case {
     int64_t left, right;
     int ranges; /* random begin and end, some empty, some out of range */
     int packed; /* so many sequences of random lengths, 0 among them, in the one batch; 0: not packed */
+    int64_t support, support_block; /* lists of so many keys, or blocks of keys, for each query; 0: none */
     int weights, layout;
     int place; /* enum kit_place */
     unsigned grads;

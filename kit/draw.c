@@ -81,6 +81,11 @@ struct kit_case kit_random_case(struct kit_random *r)
     c.ranges = kit_chance(r, 3);
     if (c.use == SKL_ATTENTION && kit_chance(r, 3))
         c.batch = 1, c.packed = (int)kit_between(r, 1, 9);
+    if (c.use == SKL_ATTENTION && kit_chance(r, 4)) {
+        c.support = edge_size(r, 300), c.support_block = kit_chance(r, 3) ? kit_between(r, 1, 70) : 0;
+        c.heads = kit_chance(r, 2) ? c.heads : kit_between(r, 1, 40); /* as many as fill a panel, and more */
+        c.key_heads[S] = divisor_of(r, c.heads), c.key_heads[T] = divisor_of(r, c.heads);
+    }
     c.weights = kit_chance(r, 2) ? KIT_UNWEIGHTED : (int)kit_between(r, KIT_POSITIVE, KIT_ALL_ZERO);
     if (c.weights == KIT_SIGNED)
         c.reduction = SKL_SUM; /* a mean by weights that may cancel is not a mean */
@@ -139,7 +144,7 @@ struct kit_case kit_random_labels(struct kit_random *r)
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
     struct kit_case c = kit_random_case(r);
-    c.packed = 0; /* a device has none */
+    c.packed = 0, c.support = c.support_block = 0; /* a device has none */
     if (!kit_chance(r, 4)) {
         c.dtype[S] = c.dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
         for (int side = 0; side < 2; side++) {

@@ -146,6 +146,44 @@ static struct skl_tensor build_offsets(struct kit_fixture *f, int input, int64_t
     return f->in[input].t;
 }
 
+/* Different keys all over what the query sees, for measuring; in their order, as those who choose them by index have them. */
+static void spread_support(struct kit_fixture *f, int64_t batch, int64_t i)
+{
+    const struct kit_case *c = &f->c;
+    int64_t lo, hi, block = c->support_block ? c->support_block : 1;
+    skl_reference_range(&f->p, batch * c->heads * c->rows + i, &lo, &hi);
+    int64_t first = lo / block, n = (hi + block - 1) / block - first, each = c->support;
+    for (int64_t k = 0; k < each; k++) {
+        int64_t from = n < each ? k : n * k / each, to = n < each ? k : n * (k + 1) / each - 1;
+        kit_set(&f->p.support, (batch * c->rows + i) * each + k,
+                from < n ? (double)(first + kit_between(f->random, from, to)) : -1);
+    }
+}
+
+/* Keys of the query's sequence, in any order and some of them twice, and empty slots; now and then nothing but these. */
+static void build_support(struct kit_fixture *f)
+{
+    const struct kit_case *c = &f->c;
+    int64_t shape[3] = {c->batch, c->rows, c->support}, sequence = 0, columns = c->cols, block = c->support_block;
+    int layout = c->packed && c->layout == KIT_BROADCAST ? KIT_GAPS : c->layout; /* sequences have different keys */
+    f->in[KIT_INPUT_SUPPORT] = kit_tensor(f->memory, SKL_I32, 3, shape, 0, layout, c->place);
+    f->p.support = f->in[KIT_INPUT_SUPPORT].t, f->p.support_block = block;
+    for (int64_t i = 0; i < c->batch * c->rows; i++) {
+        int empty = kit_chance(f->random, 10);
+        if (c->quick) {
+            spread_support(f, i / c->rows, i % c->rows);
+            continue;
+        }
+        while (c->packed && kit_get(&f->p.cu_seqlens_q, sequence + 1) <= (double)i) sequence++;
+        if (c->packed)
+            columns = (int64_t)(kit_get(&f->p.cu_seqlens_k, sequence + 1) - kit_get(&f->p.cu_seqlens_k, sequence));
+        int64_t last = (block ? (columns + block - 1) / block : columns) - 1;
+        for (int64_t k = 0; k < c->support; k++)
+            kit_set(&f->p.support, i * c->support + k,
+                    empty || last < 0 || kit_chance(f->random, 8) ? -1 : (double)kit_between(f->random, 0, last));
+    }
+}
+
 uint64_t kit_checksum(const struct kit_fixture *f)
 {
     uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
@@ -177,6 +215,8 @@ static void build_problem(struct kit_fixture *f)
         f->p.cu_seqlens_q = build_offsets(f, KIT_INPUT_CU_Q, c->rows);
         f->p.cu_seqlens_k = build_offsets(f, KIT_INPUT_CU_K, c->cols);
     }
+    if (c->support)
+        build_support(f);
     if (c->weights)
         f->p.weight = build_rows(f, KIT_INPUT_WEIGHT, SKL_F32, random_weight);
     f->p.mix_t = c->mix, f->p.raw_t = c->raw;
@@ -260,9 +300,9 @@ struct skl_problem kit_problem(const struct kit_fixture *f)
     if (!f->memory->device)
         return p;
     struct skl_tensor labels,
-        *each[KIT_INPUTS] = {&p.s.a,      &p.s.b,   &p.s.bias,   &p.t.a,          &p.t.b,
-                             &p.t.bias,   &p.begin, &p.end,      &p.weight,       &p.lse_t,
-                             &p.head_map, &labels,  &p.mass_ids, &p.cu_seqlens_q, &p.cu_seqlens_k};
+        *each[KIT_INPUTS] = {&p.s.a,      &p.s.b,          &p.s.bias,       &p.t.a,    &p.t.b,      &p.t.bias,
+                             &p.begin,    &p.end,          &p.weight,       &p.lse_t,  &p.head_map, &labels,
+                             &p.mass_ids, &p.cu_seqlens_q, &p.cu_seqlens_k, &p.support};
     for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
     if (f->c.alone)
         memset(&p.t, 0, sizeof p.t);

@@ -25,6 +25,7 @@ enum kit_input {
     KIT_INPUT_MASS,
     KIT_INPUT_CU_Q,
     KIT_INPUT_CU_K,
+    KIT_INPUT_SUPPORT,
     KIT_INPUTS
 };
 

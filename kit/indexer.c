@@ -3,6 +3,7 @@
 
 #include "logits.h"
 #include "memory.h"
+#include "support.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +14,23 @@ static double of_row(const struct skl_tensor *t, int64_t b, int64_t i)
     return kit_element(t, b * t->stride[0] + i * t->stride[1]);
 }
 
+static double of_offset(const struct skl_tensor *t, int64_t i)
+{
+    return kit_element(t, i * t->stride[0]);
+}
+
 static void range_of_row(const struct skl_problem *p, int64_t b, int64_t i, int64_t *lo, int64_t *hi)
 {
-    int64_t columns = p->columns > 0 ? p->columns : p->s.b.shape[2], diagonal = i + columns - p->s.a.shape[2];
+    int64_t columns = p->columns > 0 ? p->columns : p->s.b.shape[2], queries = p->s.a.shape[2], query = i, first = 0;
+    const struct skl_tensor *q = &p->cu_seqlens_q, *k = &p->cu_seqlens_k;
+    for (int64_t s = 0; q->data && s + 1 < q->shape[0]; s++) {
+        int64_t row = (int64_t)of_offset(q, s), end = (int64_t)of_offset(q, s + 1);
+        if (i < row || i >= end)
+            continue;
+        query = i - row, queries = end - row, first = (int64_t)of_offset(k, s);
+        columns = (int64_t)of_offset(k, s + 1) - first;
+    }
+    int64_t diagonal = query + columns - queries;
     *lo = 0, *hi = columns;
     if (p->causal && *hi > diagonal + 1)
         *hi = diagonal + 1;
@@ -27,6 +42,7 @@ static void range_of_row(const struct skl_problem *p, int64_t b, int64_t i, int6
         *lo = fmax((double)*lo, of_row(&p->begin, b, i));
     if (p->end.data)
         *hi = fmin((double)*hi, of_row(&p->end, b, i));
+    *lo += first, *hi += first;
 }
 
 static double weight_of_row(const struct skl_problem *p, int64_t b, int64_t i)
@@ -98,12 +114,13 @@ static void run_row(const struct skl_problem *p, int64_t b, int64_t i, double g,
     range_of_row(p, b, i, &lo, &hi);
     int64_t n = hi - lo;
     double loss = 0, lse = -INFINITY, size = 1;
-    if (n > 0 && g != 0) {
+    if (n > 0 && g != 0 && kit_hide(p, b, i, lo, n, NULL)) {
         double *z = room, *log_t = room + n, *dz = room + 2 * n, *slope = room + 3 * n, *s = room + 4 * n;
         index_logits(p, b, i, lo, n, s, z);
+        kit_hide(p, b, i, lo, n, z);
         lse = kit_log_sum_exp(n, z);
         size += fabs(lse) + kit_log_target(p, b, 0, i, lo, n, log_t, slope);
-        for (int64_t j = 0; j < n; j++) size = fmax(size, 1 + fabs(z[j]) + fabs(lse));
+        for (int64_t j = 0; j < n; j++) size = isfinite(z[j]) ? fmax(size, 1 + fabs(z[j]) + fabs(lse)) : size;
         loss = forward_kl(p, n, g, lse, z, log_t, dz);
         back(p, b, i, lo, n, s, dz, out);
     }

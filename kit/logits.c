@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "logits.h"
 
+#include "support.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -115,6 +117,7 @@ void kit_head_logits(const struct skl_problem *p, int64_t batch, int64_t head, i
     int64_t group = a->shape[1] / b->shape[1];
     kit_logits(p, &p->t, batch * a->stride[0] + head * a->stride[1] + i * a->stride[2],
                batch * b->stride[0] + head / group * b->stride[1], lo, n, z, slope);
+    kit_hide(p, batch, i, lo, n, z);
 }
 
 double kit_log_target(const struct skl_problem *p, int64_t batch, int64_t h, int64_t i, int64_t lo, int64_t n,

@@ -3,6 +3,7 @@
 
 #include "labels.h"
 #include "logits.h"
+#include "support.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -121,6 +122,17 @@ double skl_reference_upstream(const struct skl_problem *p, int64_t row)
 
 /* ---------------------------------------------------------------------------------------------- one row --- */
 
+static int64_t batch_of(const struct skl_problem *p, int64_t row)
+{
+    return row / (p->s.a.shape[1] * p->s.a.shape[2]);
+}
+
+/* -inf in place of what attention does not list. Is any column left? */
+static int hide(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double *z)
+{
+    return !p->support.data || kit_hide(p, batch_of(p, row), row % p->s.a.shape[2], lo, n, z);
+}
+
 /* One side of one row, over the columns it sees: log-probabilities, and the slope of z as a function of x. */
 struct distribution {
     double *logp, *slope, *dz;
@@ -132,6 +144,7 @@ static void distribution_of_row(const struct skl_problem *p, const struct skl_si
 {
     int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
     kit_logits(p, side, a, matrix_offset(p, side, matrix_of_row(p, side, row)), lo, n, of->logp, of->slope);
+    hide(p, row, lo, n, of->logp);
     of->lse = kit_log_sum_exp(n, of->logp);
     for (int64_t j = 0; j < n; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
 }
@@ -377,7 +390,7 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     fill(out->grad_a_s, width(&p->s), 0), fill(out->grad_a_t, width(&p->t), 0);
     fill(out->grad_x_s, columns, 0), fill(out->grad_x_t, columns, 0);
     fill(out->log_q, columns, -INFINITY), fill(out->log_p, columns, -INFINITY);
-    if (lo >= hi || weight_of_row(p, row) == 0)
+    if (lo >= hi || weight_of_row(p, row) == 0 || !hide(p, row, lo, hi - lo, NULL))
         return 0;
 
     int64_t n = hi - lo;

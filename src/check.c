@@ -128,7 +128,8 @@ int skl_name_inputs(const struct skl_problem *p, struct skl_named to[SKL_INPUTS]
         {"listed.logprobs", p->listed ? &p->listed->logprobs : &not_given},
         {"listed.tail_logprob", p->listed ? &p->listed->tail_logprob : &not_given},
         {"cu_seqlens_q", &p->cu_seqlens_q},
-        {"cu_seqlens_k", &p->cu_seqlens_k}};
+        {"cu_seqlens_k", &p->cu_seqlens_k},
+        {"support", &p->support}};
     memcpy(to, all, sizeof all);
     return SKL_INPUTS;
 }
@@ -279,9 +280,11 @@ static enum skl_status check_contents(const struct skl_problem *p)
         return SKL_OK;
     if (p->head_map.data)
         TRY(skl_check_head_map(p));
-    if (!p->listed && !p->labels && !p->mass_ids.data)
+    if (!p->listed && !p->labels && !p->mass_ids.data && !p->support.data)
         return SKL_OK;
     skl_fill_problem(p, &w);
+    if (p->support.data)
+        TRY(skl_check_support_entries(p, &w));
     if (p->listed)
         TRY(skl_check_listed_entries(p, &w));
     if (p->labels)
@@ -307,6 +310,7 @@ static enum skl_status check_problem(const struct skl_problem *p)
         TRY(skl_check_labels(p));
     if (p->mass_ids.data)
         TRY(skl_check_mass_ids(p));
+    TRY(skl_check_support(p));
     TRY(skl_check_devices(p, inputs, skl_name_inputs(p, inputs)));
     TRY(skl_check_packed(p));
     TRY(check_contents(p));
@@ -330,6 +334,9 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     if (p.listed && (partial || state))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p with partial rows: lists need all columns",
                         (const void *)p.listed);
+    if (p.support.data && (partial || state))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use support.data = %p with partial rows: lists need all columns",
+                        p.support.data);
     TRY(check_problem(&p));
     if (p.shard)
         TRY(skl_check_shard(call, &p, state));

@@ -23,7 +23,7 @@ struct skl_named {
     const char *name;
     const struct skl_tensor *tensor;
 };
-enum { SKL_INPUTS = 18 };
+enum { SKL_INPUTS = 19 };
 int skl_name_inputs(const struct skl_problem *p, struct skl_named to[SKL_INPUTS]);
 
 /* Tensors that are given are where s.a is. */
@@ -52,6 +52,10 @@ enum skl_status skl_check_mass_columns(const struct skl_work *w);
 enum skl_status skl_check_listed(const struct skl_problem *p);
 /* Every entry is a column or an empty slot, and together they are no more than everything. Tensors may be read. */
 enum skl_status skl_check_listed_entries(const struct skl_problem *p, const struct skl_work *w);
+
+/* check_support.c: lists of keys, if there are any; then what is in them, when the tensors may be read. */
+enum skl_status skl_check_support(const struct skl_problem *p);
+enum skl_status skl_check_support_entries(const struct skl_problem *p, const struct skl_work *w);
 
 /* check_shard.c: there is a shard; of the first, labels too. */
 enum skl_status skl_check_place(const struct skl_problem *p);

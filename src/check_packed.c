@@ -42,7 +42,7 @@ enum skl_status skl_check_packed(const struct skl_problem *p)
     if (!q->data || !k->data)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_%s without cu_seqlens_%s: give both",
                         q->data ? "q" : "k", q->data ? "k" : "q");
-    if (p->use != SKL_ATTENTION)
+    if (p->use == SKL_LINEAR)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q.data = %p: packed sequences are for attention",
                         q->data);
     if (p->s.a.device != SKL_CPU)

@@ -200,6 +200,28 @@ static void fill_divergence(const struct skl_problem *p, struct skl_work *w)
         w->form = SKL_FORM_NONE, w->student = 1;
 }
 
+/* Row heads that meet the same b, in aligned runs of this length. */
+static int64_t same_b(const struct skl_work *w, const struct skl_work_side *s)
+{
+    if (s->b_heads == 1)
+        return w->heads;
+    return s->scorer == SKL_INNER && !s->map ? s->group : 1;
+}
+
+static void fill_support(const struct skl_problem *p, struct skl_work *w)
+{
+    struct skl_tensor rows = p->support;
+    w->together = 1;
+    if (!p->support.data)
+        return;
+    rows.ndim = 2;
+    w->support = (struct skl_row_ids){rows_of(1, &rows), 0, p->support.shape[2], p->support.stride[2]};
+    w->support_block = p->support_block ? p->support_block : 1;
+    if (w->heads)
+        w->together = skl_gcd(same_b(w, &w->side[0]), same_b(w, &w->side[1]));
+    w->segments /= w->together;
+}
+
 void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
 {
     w->device = p->s.a.device, w->device_index = p->s.a.device_index;
@@ -214,6 +236,7 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     fill_mixture(p, w);
     if (p->pool_block)
         w->side[!w->student].scorer = SKL_POOLED;
+    fill_support(p, w);
     w->isa = (enum skl_isa)p->isa;
     w->threads = p->threads ? p->threads : skl_max_threads();
     w->limit_is_default = p->workspace_limit == 0;
@@ -273,12 +296,13 @@ struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k)
 {
     if (!w->attention)
         return (struct skl_segment){.rows = w->rows, .columns = w->columns};
-    int64_t part = k / w->heads, head = k % w->heads; /* part: the batch, or the packed sequence */
+    int64_t runs = w->heads / w->together, head = k % runs * w->together;
+    int64_t part = k / runs; /* the batch, or the packed sequence */
     if (!w->cu_q.data)
-        return (struct skl_segment){k * w->n, w->n, 0, w->columns, part, head};
+        return (struct skl_segment){(part * w->heads + head) * w->n, w->n * w->together, 0, w->columns, part, head};
     int64_t row = offset_at(&w->cu_q, part), column = offset_at(&w->cu_k, part);
     return (struct skl_segment){.row = head * w->n + row,
-                                .rows = offset_at(&w->cu_q, part + 1) - row,
+                                .rows = (offset_at(&w->cu_q, part + 1) - row) * w->together,
                                 .column = column,
                                 .columns = offset_at(&w->cu_k, part + 1) - column,
                                 .head = head};
@@ -286,7 +310,9 @@ struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k)
 
 double skl_elements(const struct skl_work *w)
 {
-    double sum = 0;
+    double sum = 0, listed = (double)w->support.count * (double)w->support_block;
+    if (skl_has_support(w))
+        return (double)w->rows * (listed < (double)w->columns ? listed : (double)w->columns);
     for (int64_t k = 0; w->sequences && k < w->segments; k++) {
         struct skl_segment s = skl_segment_at(w, k);
         sum += (double)s.rows * (double)s.columns;
@@ -297,7 +323,7 @@ double skl_elements(const struct skl_work *w)
 struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3])
 {
     int64_t i = w->attention ? at[2] - s->row % w->n : 0; /* linear has no windows */
-    struct skl_range r = skl_window(i, s->rows, w->pool_block ? w->keys : s->columns, w->left, w->right);
+    struct skl_range r = skl_window(i, s->rows / w->together, w->pool_block ? w->keys : s->columns, w->left, w->right);
     if (w->begin.data)
         r = skl_from(r, *(const int32_t *)skl_row_at(&w->begin, at));
     if (w->end.data)
@@ -323,9 +349,21 @@ static int lists_something(const struct skl_work *w, const int64_t at[3])
     return 0;
 }
 
+static int supports_something(const struct skl_work *w, struct skl_range seen, const int64_t at[3])
+{
+    for (int64_t k = 0; k < w->support.count; k++) {
+        struct skl_range r = skl_supported(w, at, k, seen);
+        if (r.lo < r.hi)
+            return 1;
+    }
+    return 0;
+}
+
 double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3])
 {
     if ((seen.lo >= seen.hi && !w->shard.exchange) || (w->listed.given && !lists_something(w, at)))
+        return 0;
+    if (skl_has_support(w) && !supports_something(w, seen, at))
         return 0;
     return given_weight(w, at);
 }

@@ -135,6 +135,10 @@ struct skl_work {
     int64_t sequences;        /* packed attention: how many; 0: not packed */
     struct skl_vector_view cu_q, cu_k; /* packed: where each begins, and where the last ends */
     int64_t segments;
+    struct skl_row_ids support; /* of each row the keys that it may see, or blocks of support_block keys; or all */
+    int64_t support_block;
+    int64_t
+        together; /* heads of a segment: with lists, neighbours that see the same b; a query's are neighbours then */
     int64_t left, right; /* window around the diagonal; -1: no limit */
     struct skl_rows begin, end, weight;
     struct skl_work_labels labels;
@@ -217,6 +221,12 @@ static inline void skl_place_index(const struct skl_places *p, int64_t place, in
     at[2] = place % p->n[2];
     at[1] = place / p->n[2] % p->n[1];
     at[0] = place / p->n[2] / p->n[1];
+}
+
+/* Row i of a segment: query by query, each with the segment's heads. */
+static inline int64_t skl_segment_row(const struct skl_work *w, const struct skl_segment *s, int64_t i)
+{
+    return w->together == 1 ? s->row + i : s->row + i % w->together * w->n + i / w->together;
 }
 
 static inline void *skl_row_at(const struct skl_rows *r, const int64_t at[3])
@@ -321,6 +331,22 @@ static inline double skl_listed_logprob(const struct skl_work *w, const int64_t 
     return (double)(x->dtype == SKL_BF16 ? skl_from_bf16(half) : skl_from_f16(half));
 }
 
+/* Do rows see listed keys alone? */
+static inline int skl_has_support(const struct skl_work *w)
+{
+    return w->support.rows.data != NULL;
+}
+
+/* Keys first .. last-1 of the k-th entry of a row's list, of those in 'seen'; none of an empty slot. */
+static inline struct skl_range skl_supported(const struct skl_work *w, const int64_t at[3], int64_t k,
+                                             struct skl_range seen)
+{
+    int64_t id = skl_row_id(&w->support, at, k);
+    if (id < 0)
+        return (struct skl_range){0, 0};
+    return skl_until(skl_from(seen, id * w->support_block), (id + 1) * w->support_block);
+}
+
 /* Are the listed columns all that there is, for teacher, student and labels? */
 static inline int skl_on_support(const struct skl_work *w)
 {
@@ -355,7 +381,7 @@ static inline int skl_nothing_to_do(const struct skl_work *w)
 /* Segment k. Those of a sequence or batch are neighbours, in the order of their heads. */
 struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k);
 
-/* Rows times columns, of all segments. */
+/* Rows times columns, of all segments; of lists, as many as they have room for. */
 double skl_elements(const struct skl_work *w);
 
 /* What a row of the segment sees, counted from the segment's first column. */
@@ -363,7 +389,7 @@ struct skl_range skl_row_range(const struct skl_work *w, const struct skl_segmen
 /* The same in keys, where a column is a block of them. */
 struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3]);
 
-/* 0 when the row is to be skipped: no weight, nothing listed, or no column, unless other shards have some for it. */
+/* 0 when the row is to be skipped: no weight, nothing listed that it sees, or no column, unless other shards have some for it. */
 double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3]);
 
 /* The row's results to where the caller wants them. */

@@ -8,7 +8,7 @@ enum { MOST = 40000 };
 
 struct trial {
     struct skl_problem p;
-    struct kit_tensor q, k, w, q_t, k_t, lse, weight, begin;
+    struct kit_tensor q, k, w, q_t, k_t, lse, weight, begin, support, cu_q, cu_k;
     int64_t B, H, N, M, D, T;
 };
 
@@ -23,9 +23,19 @@ static struct kit_tensor make(int dtype, int ndim, const int64_t *shape, double 
     return t;
 }
 
-static struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads, int dtype)
+/* Offsets of three sequences, the second perhaps empty, of n rows or columns. */
+static struct kit_tensor offsets(int64_t n)
 {
-    struct trial t = {.B = 2, .H = H, .N = test_between(1, 60), .M = test_between(60, 420), .D = D, .T = heads};
+    int64_t shape[1] = {4}, middle = test_between(0, n), end = test_between(middle, n);
+    struct kit_tensor t = make(SKL_I32, 1, shape, 1);
+    const int64_t at[4] = {0, middle, end, n};
+    for (int64_t i = 0; i < 4; i++) kit_set(&t.t, i, (double)at[i]);
+    return t;
+}
+
+static struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads, int dtype, int64_t batch)
+{
+    struct trial t = {.B = batch, .H = H, .N = test_between(1, 60), .M = test_between(60, 420), .D = D, .T = heads};
     int64_t q[4] = {t.B, H, t.N, D}, k[4] = {t.B, 1, t.M, D}, w[3] = {t.B, t.N, H};
     int64_t q_t[4] = {t.B, heads, t.N, 24}, k_t[4] = {t.B, key_heads, t.M, 24}, of_rows[2] = {t.B, t.N};
     t.q = make(dtype, 4, q, 1), t.k = make(dtype, 4, k, 1 / sqrt((double)D)), t.w = make(dtype, 3, w, 1);
@@ -36,12 +46,32 @@ static struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads
     for (int64_t i = 0; i < kit_count(&t.weight.t); i += 3) kit_set(&t.weight.t, i, 0);
     t.p = skl_problem_of(SKL_INDEXER, t.q.t, t.k.t, t.q_t.t, t.k_t.t);
     t.p.s.bias = t.w.t;
+    t.cu_q = offsets(t.N), t.cu_k = offsets(t.M);
+    int64_t lists[3] = {t.B, t.N, test_between(1, 150)};
+    t.support = make(SKL_I32, 3, lists, 1);
     return t;
+}
+
+/* Keys of the query's own sequence, or blocks of them, some twice, and empty slots. */
+static void list_keys(struct trial *t, int64_t block)
+{
+    int64_t K = t->support.t.shape[2];
+    for (int64_t i = 0; i < t->B * t->N; i++) {
+        int64_t columns = t->M, s = 0;
+        while (t->p.cu_seqlens_q.data && kit_get(&t->cu_q.t, s + 1) <= (double)i) s++;
+        if (t->p.cu_seqlens_q.data)
+            columns = (int64_t)(kit_get(&t->cu_k.t, s + 1) - kit_get(&t->cu_k.t, s));
+        int64_t last = (columns + (block ? block : 1) - 1) / (block ? block : 1) - 1;
+        for (int64_t k = 0; k < K; k++)
+            kit_set(&t->support.t, i * K + k, last < 0 || test_chance(6) ? -1 : (double)test_between(0, last));
+    }
+    t->p.support = t->support.t, t->p.support_block = block;
 }
 
 static void destroy(struct trial *t)
 {
-    struct kit_tensor *each[] = {&t->q, &t->k, &t->w, &t->q_t, &t->k_t, &t->lse, &t->weight, &t->begin};
+    struct kit_tensor *each[] = {&t->q,      &t->k,     &t->w,       &t->q_t,  &t->k_t, &t->lse,
+                                 &t->weight, &t->begin, &t->support, &t->cu_q, &t->cu_k};
     for (int i = 0; i < COUNT(each); i++) kit_tensor_free(&test_memory, each[i]);
 }
 
@@ -121,7 +151,7 @@ static void random_trial(int k)
     static const int64_t heads[][2] = {{1, 1}, {4, 1}, {4, 4}, {6, 2}};
     const int64_t *h = PICK(heads);
     int64_t D = k % 7 == 6 ? 270 : test_between(1, 70); /* 270: more than one column tile */
-    struct trial t = build(test_between(1, 5), D, h[0], h[1], (int)test_between(SKL_F32, SKL_F16));
+    struct trial t = build(test_between(1, 5), D, h[0], h[1], (int)test_between(SKL_F32, SKL_F16), test_between(1, 2));
     struct skl_problem *p = &t.p;
     p->causal = test_chance(2), p->identity = test_chance(3), p->reduction = test_chance(2) ? SKL_SUM : SKL_MEAN;
     p->s.scale = test_chance(2) ? 0 : test_chance(2) ? 0.4 : -0.6;
@@ -132,21 +162,28 @@ static void random_trial(int k)
         p->weight = t.weight.t;
     if (test_chance(3))
         p->begin = t.begin.t;
+    if (t.B == 1 && test_chance(2))
+        p->cu_seqlens_q = t.cu_q.t, p->cu_seqlens_k = t.cu_k.t;
+    if (test_chance(2))
+        list_keys(&t, test_chance(3) ? test_between(1, 64) : 0);
     p->threads = (int)test_between(1, 3);
     test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d "
-                 "raw %d begin %d",
+                 "raw %d begin %d packed %d lists %d of %d",
                  k, (int)t.H, (int)t.D, (int)t.N, (int)t.M, (int)h[0], (int)h[1], t.q.t.dtype, p->causal, p->identity,
-                 p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t, p->begin.data != NULL);
+                 p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t, p->begin.data != NULL,
+                 p->cu_seqlens_q.data != NULL, p->support.data ? (int)p->support.shape[2] : 0, (int)p->support_block);
     every_way(&t);
     destroy(&t);
     test_context("%s", "");
 }
 
-static void threads(void)
+static void threads(int listed)
 {
-    struct trial t = build(4, 32, 4, 2, SKL_F32);
+    struct trial t = build(4, 32, 4, 2, SKL_F32, 2);
     static float first[3][MOST * 8];
     double value[2];
+    if (listed)
+        list_keys(&t, 0);
     for (int n = 1; n <= 5; n += 2) {
         struct skl_outputs out = outputs(&t, &value[n > 1]);
         t.p.threads = n;
@@ -163,7 +200,7 @@ static void threads(void)
 /* All weights 0: zeros, and not what was there before. A NaN in w of one query stays in that query's row. */
 static void zeros_and_nan(void)
 {
-    struct trial t = build(3, 16, 4, 4, SKL_F32);
+    struct trial t = build(3, 16, 4, 4, SKL_F32, 2);
     double value;
     struct skl_outputs out = outputs(&t, &value);
     kit_fill(&t.weight.t, 0);
@@ -195,7 +232,7 @@ static void refused(const char *sentence, const struct skl_problem *p, const str
 
 static void border(void)
 {
-    struct trial t = build(3, 16, 4, 2, SKL_F32);
+    struct trial t = build(3, 16, 4, 2, SKL_F32, 2);
     double value = 7;
     struct skl_outputs out = outputs(&t, &value);
     struct skl_problem p = t.p;
@@ -218,8 +255,9 @@ static void border(void)
 int main(void)
 {
     test_begin("test_indexer");
-    for (int k = 0; k < test_cases(30, 6); k++) random_trial(k);
-    threads();
+    for (int k = 0; k < test_cases(40, 10); k++) random_trial(k);
+    threads(0);
+    threads(1);
     zeros_and_nan();
     border();
     return test_end();

@@ -108,6 +108,7 @@ static struct kit_case small_copy(const struct kit_case *big)
     c.mix = at_most(c.mix, 5);
     if (c.mix || c.lses)
         c.key_heads[T] = kit_teacher_heads(&c);
+    c.support = at_most(c.support, 100), c.support_block = at_most(c.support_block, 8);
     c.rows = at_most(c.rows, 37), c.cols = at_most(c.cols, 777);
     c.dim[S] = at_most(c.dim[S], 96), c.dim[T] = at_most(c.dim[T], 96);
     c.skip_below = 0, c.spread = fmin(c.spread, BOUNDED_SPREAD);
@@ -297,6 +298,9 @@ int command_bench(int argc, char **argv)
         {"causal", OPTION_FLAG, &c->causal, 0, 0, NULL, "row i sees columns up to i + cols - rows", C},
         {"window-left", OPTION_INT, &c->left, -1, most, NULL, "columns left of the diagonal; -1: no limit", C},
         {"window-right", OPTION_INT, &c->right, -1, most, NULL, "columns right of it; -1: no limit", C},
+        {"support", OPTION_INT, &c->support, 0, 1e6, NULL, "attention: so many keys listed for a query; 0: no lists",
+         C},
+        {"support-block", OPTION_INT, &c->support_block, 0, 1e6, NULL, "a list has blocks of so many keys; 0: keys", C},
         {"mix", OPTION_INT, &c->mix, 0, 4096, NULL, "attention: teacher heads for each of the student's; 0: one", C},
         {"lses", OPTION_FLAG, &c->lses, 0, 0, NULL, "with their LSEs given", C},
         {"spread", OPTION_REAL, &c->spread, 0, 1e4, NULL, "standard deviation of the logits: how peaked", C},

@@ -16,6 +16,8 @@ void report_header(void)
 static const char *mask_name(const struct kit_case *c)
 {
     int window = c->left >= 0 || c->right >= 0;
+    if (c->support)
+        return c->causal ? " cl" : " l";
     return c->causal && window ? " cw" : c->causal ? " c" : window ? " w" : "";
 }
 

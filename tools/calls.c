@@ -61,7 +61,9 @@ double flops_of(const struct kit_fixture *f, enum skl_call call)
     for (int64_t row = 0; row < skl_reference_rows(&f->p); row++) {
         int64_t lo, hi;
         skl_reference_range(&f->p, row, &lo, &hi);
-        pairs += hi > lo ? (double)(hi - lo) : 0;
+        double seen = hi > lo ? (double)(hi - lo) : 0,
+               listed = (double)f->c.support * fmax((double)f->c.support_block, 1);
+        pairs += f->c.support ? fmin(seen, listed) : seen;
     }
     return 2 * pairs * (logits + (call == SKL_CALL_VALUE ? 0 : gradients));
 }

@@ -323,12 +323,20 @@ struct skl_problem {
     int32_t pool;          /* enum skl_pool */
     int32_t reserved_pool; /* 0 */
 
-    /* Packed sequences of attention, one after the other in the rows and in the columns of one batch (B = 1): optional i32
+    /* Packed sequences of attention and indexers, one after the other in the rows and in the columns of one batch (B = 1): optional i32
      * [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which see columns
      * cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of rows or columns. N
      * and M of 'causal' and of the windows are those of the sequence, and begin, end, mass_ids and top1 count from its first column. Not
-     * with indexers, pool_block and shards, nor on CUDA. */
+     * with pool_block and shards, nor on CUDA. */
     struct skl_tensor cu_seqlens_q, cu_seqlens_k;
+
+    /* Attention and indexers, on the CPU: optional i32 [B, N, K], a list of keys for each query and all its heads, in any order.
+     * -1: an empty slot; a key that is listed twice counts once, and one that the masks hide is not seen. Both softmaxes are
+     * over what is listed and seen; a query without such a key is a row without columns. With packed sequences a list
+     * counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows. */
+    struct skl_tensor support;
+    int64_t
+        support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: single keys */
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

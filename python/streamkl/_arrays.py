@@ -34,6 +34,7 @@ class Call:
         listed=None,
         cu_seqlens_q=None,
         cu_seqlens_k=None,
+        support=None,
     ) -> None:
         given = {name: read(name, x, np.float32) for name, x in operands.items()}
         without_teacher = labels is not None or listed is not None
@@ -44,12 +45,12 @@ class Call:
         self.rows = arrays[0].shape[:-1]  # as people see them
         if use == _c.INDEXER:  # whose heads make one row
             self.rows = arrays[0].shape[:1] + arrays[0].shape[2:3]
-        self.packed = cu_seqlens_q is not None or cu_seqlens_k is not None
-        if self.packed:
+        offsets: List[Any] = [None, None]
+        if cu_seqlens_q is not None or cu_seqlens_k is not None:
             offsets = [_offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)]
+        self.packed = offsets[0] is not None and use != _c.INDEXER  # an indexer's arrays come as a batch of one
+        if self.packed:
             arrays = [None if x is None else _one_batch(name, x) for name, x in zip(self.names, arrays)]
-        else:
-            offsets = [None, None]
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
             if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
                 hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
@@ -67,7 +68,8 @@ class Call:
         lse_t = None if lse_t is None else self._lse(_weight("lse_t", read("lse_t", lse_t)))
         head_map = None if head_map is None else _heads("head_map", read("head_map", head_map))
         lists = (None, None, None) if listed is None else self._lists(*listed)
-        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists, *offsets]
+        support = None if support is None else self._support(read("support", support))
+        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists, *offsets, support]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -109,6 +111,15 @@ class Call:
     def _lse(self, array: Array) -> Array:
         """Packed [total, heads] as C has it; its shape is C's to check."""
         return np.ascontiguousarray(array.T[None]) if self.packed and array.ndim == 2 else array
+
+    def _support(self, array: Array) -> Array:
+        """Lists of keys, packed [total, K]."""
+        _check_integers("support", array)
+        if array.ndim != 3 - self.packed:
+            rule = "it must be [total_q, K]" if self.packed else "it must be [B, N, K]"
+            raise bad("support.shape", array.shape, rule)
+        array = np.clip(array.astype(np.int64), -2, 2**31 - 1).astype(np.int32)
+        return array[None] if self.packed else array
 
     def shaped(self, rows: Array) -> Array:
         """A row result as people see it."""

@@ -61,7 +61,7 @@ PROBLEM = Layout(
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
     "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P "
-    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T"
+    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T support:T support_block:q"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -91,7 +91,7 @@ INPUTS = (
     *OPERANDS,
     *("weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map"),
     *("ids", "logprobs", "tail_logprob"),
-    *("cu_seqlens_q", "cu_seqlens_k"),
+    *("cu_seqlens_q", "cu_seqlens_k", "support"),
 )
 TEACHER_AT, LABELS_AT, IDS_AT = (INPUTS.index(name) for name in ("a_t", "labels", "ids"))
 ROWS = tuple(name for name in OUTPUTS.names if name not in ("struct_size", "value", *OPERANDS))

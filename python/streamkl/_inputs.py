@@ -31,7 +31,18 @@ def spread(*tensors: Any) -> bool:
 
 
 def attention_inputs(
-    q_s, k_s, q_t, k_t, weight, begin, end, lse_t=None, head_map=None, cu_seqlens_q=None, cu_seqlens_k=None
+    q_s,
+    k_s,
+    q_t,
+    k_t,
+    weight,
+    begin,
+    end,
+    lse_t=None,
+    head_map=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    support=None,
 ) -> Inputs:
     """C takes [B, H, N, D]: packed sequences, [total, H, D] here, are a batch of one there (unpacked() undoes it)."""
     for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
@@ -55,25 +66,58 @@ def attention_inputs(
         head_map=None if head_map is None else _head_map(head_map),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
+        support=None if support is None else _support(support, packed),
     )
 
 
-def indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t=None) -> Inputs:
-    """C has one head of keys, [B, 1, M, Di]."""
-    for name, t, dims in (("q_i", q_i, 4), ("k_i", k_i, 3), ("w_i", w_i, 3), ("q_t", q_t, 4), ("k_t", k_t, 4)):
+# The shapes of an indexer and its teacher, and of packed ones.
+INDEXER_SHAPES = {
+    "q_i": ("[B, Hi, N, Di]", "[total_q, Hi, Di]"),
+    "k_i": ("[B, M, Di]", "[total_k, Di]"),
+    "w_i": ("[B, N, Hi]", "[total_q, Hi]"),
+    "q_t": ("[B, H, N, D]", "[total_q, H, D]"),
+    "k_t": ("[B, Hkv, M, D]", "[total_k, Hkv, D]"),
+}
+
+
+def indexer_inputs(
+    operands: Dict[str, Any],
+    weight=None,
+    begin=None,
+    end=None,
+    lse_t=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    support=None,
+) -> Inputs:
+    """operands: those of INDEXER_SHAPES, all or the indexer's. C has one head of keys, [B, 1, M, Di], and packed sequences in
+    a batch of one."""
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    for name, t in operands.items():
+        shape = INDEXER_SHAPES[name][packed]
         _check(name, t)
-        if t.dim() != dims:
-            teacher = {"q_t": "[B, H, N, D]", "k_t": "[B, Hkv, M, D]"}
-            shape = {"q_i": "[B, Hi, N, Di]", "k_i": "[B, M, Di]", "w_i": "[B, N, Hi]", **teacher}[name]
-            raise bad(f"{name}.shape", tuple(t.shape), f"it must be {shape}")
-    _refuse_tangents(q_i, k_i, w_i, q_t, k_t)
+        if t.dim() != shape.count(",") + 1:
+            raise bad(f"{name}.shape", tuple(t.shape), f"{'with cu_seqlens_q ' if packed else ''}it must be {shape}")
+    _refuse_tangents(*operands.values())
+    if packed:
+        cu_seqlens_q, cu_seqlens_k = _offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)
+        operands = {k: (t if k in ("k_i", "w_i") else t.transpose(0, 1))[None] for k, t in operands.items()}
+    q_i, k_i, w_i, q_t, k_t = map(operands.get, INDEXER_SHAPES)
     rows = (q_i.shape[0], q_i.shape[2])
-    weight = None if weight is None else _weight(weight, rows, LINEAR)
-    begin = None if begin is None else _bound("begin", begin, rows, LINEAR)
-    end = None if end is None else _bound("end", end, rows, LINEAR)
-    lse_t = None if lse_t is None else _lse(lse_t, False)
-    operands = dict(a_s=q_i, b_s=k_i[:, None], bias_s=w_i, a_t=q_t, b_t=k_t)
-    return _c.named_inputs(**operands, weight=weight, begin=begin, end=end, lse_t=lse_t)
+    return _c.named_inputs(
+        a_s=q_i,
+        b_s=k_i[:, None],
+        bias_s=w_i,
+        a_t=q_t,
+        b_t=k_t,
+        weight=None if weight is None else _weight(weight, rows, LINEAR),
+        begin=None if begin is None else _bound("begin", begin, rows, LINEAR),
+        end=None if end is None else _bound("end", end, rows, LINEAR),
+        lse_t=None if lse_t is None else _lse(lse_t, packed),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        support=None if support is None else _support(support, packed),
+    )
 
 
 def unpacked(t: Tensor) -> Tensor:
@@ -113,6 +157,15 @@ def _lse(t: Any, packed: bool) -> Tensor:
     _refuse_tangents(t)
     t = t.to(torch.float32)
     return t.transpose(0, 1)[None] if packed and t.dim() == 2 else t
+
+
+def _support(t: Any, packed: bool) -> Tensor:
+    """Lists of keys as int32; C knows their shape. Packed they are [total, K]."""
+    t = _ids("support", t)
+    if t.dim() != 3 - packed:
+        raise bad("support.shape", tuple(t.shape), "it must be [total_q, K]" if packed else "it must be [B, N, K]")
+    t = t if t.dtype is torch.int32 else t.clamp(-2, 2**31 - 1).to(torch.int32)  # beyond every key, or before them
+    return t[None] if packed else t
 
 
 def _head_map(t: Any) -> Tensor:

@@ -213,6 +213,15 @@ def _threads(name: str, value: object) -> int:
     return number
 
 
+def _block(name: str, value: object) -> int:
+    if value is None:
+        return 0
+    number = _whole(name, value, "it must be a number of keys (None: the lists have single keys)")
+    if not 1 <= number < 2**31:
+        raise bad(name, value, "it must be at least 1 (None: the lists have single keys)")
+    return number
+
+
 def _bytes(name: str, value: object) -> int:
     if value is None:
         return 0
@@ -263,6 +272,7 @@ class AttentionOptions(_LiveOptions, total=False):
     window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", _window, ("window_left", "window_right"))]
     mix_t: Annotated[Optional[int], Option(None, "int", _heads)]
     normalise_t: Annotated[bool, Option(True, "bool", _unless, ("raw_t",))]
+    support_block: Annotated[Optional[int], Option(None, "SymInt", _block)]
 
 
 class IndexerOptions(AttentionOptions, total=False):
@@ -442,8 +452,10 @@ _ALIASES = {
 }  # fmt: skip
 # What belongs to a call beside its options, and not to the constructor of a module.
 _OF_CALLS = {
-    _c.ATTENTION: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "return_lse", "lse_t", "head_map"),
-    _c.INDEXER: ("weight", "begin", "end", "lse_t"),
+    _c.ATTENTION: (
+        *("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "return_lse", "lse_t", "head_map", "support"),
+    ),
+    _c.INDEXER: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "lse_t", "support"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
     _c.LISTED: ("weight", "bias_s", "labels", "details", "mass_ids", "tail_logprob"),
 }

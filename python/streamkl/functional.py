@@ -56,6 +56,7 @@ def attention_kl(
     cu_seqlens_k: Optional[Tensor] = None,
     lse_t: Optional[Tensor] = None,
     head_map: Union[Tensor, Sequence[Any], None] = None,
+    support: Optional[Tensor] = None,
     return_lse: bool = False,
     group: Any = None,
     rows: Optional[str] = None,
@@ -76,6 +77,10 @@ def attention_kl(
         [total_q, H, Ds], k_s [total_k, Hs, Ds] and so on, and nothing of one sequence sees another; causal and window
         are aligned bottom right in each. Rows and results are [total_q, H], weight, begin and end [total_q] or
         [total_q, H], begin and end counted from the sequence's first key. On the CPU.
+    support: integers [B, N, K], packed [total_q, K]: each query, with all its heads, sees only the keys of its list, in any
+        order; -1 is an empty slot, and a key that comes twice counts once. Keys that causal, window, begin and end hide stay
+        hidden; both softmaxes are over the rest, and a query without any has loss 0. support_block: the lists name blocks of
+        so many keys. On the CPU.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
     mix_t: g teacher heads for each of the student's: q_t has H g heads, and student head h is compared with the mean of
         the softmaxes of heads h g .. h g + g - 1. head_map [H] or [H, g] names the teacher's heads instead. The teacher
@@ -116,12 +121,15 @@ def attention_kl(
         if packed:
             raise bad("cu_seqlens_q", "given", "packed sequences cannot be spread over processes: begin= and end= can")
         tensors = dict(q_s=q_s, k_s=k_s, q_t=q_t, k_t=k_t, weight=weight, begin=begin, end=end)
+        if support is not None:
+            raise bad("support", type(support).__name__, "lists of keys are not spread over processes")
         for name, given in (("lse_t", lse_t), ("head_map", head_map), ("mix_t", options.get("mix_t"))):
             if given is not None:
                 raise bad(name, type(given).__name__, "a teacher of mixed heads is not spread over processes yet")
         return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
     made = make_options(_c.ATTENTION, options)
-    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, lse_t, head_map, cu_seqlens_q, cu_seqlens_k)
+    of_heads, of_keys = (lse_t, head_map), (cu_seqlens_q, cu_seqlens_k, support)
+    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, *of_heads, *of_keys)
     if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
         refuse_teacher_gradient(q_t, k_t)
     loss, told = divergence_of(

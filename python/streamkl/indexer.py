@@ -48,6 +48,7 @@ def indexer_kl(
     normalise_t: bool = True,
     sink_t: Optional[Tensor] = None,
     support: Optional[Tensor] = None,
+    support_block: Optional[int] = None,
     weight: Optional[Tensor] = None,
     reduction: str = "mean",
     details: Sequence[str] = (),
@@ -68,27 +69,37 @@ def indexer_kl(
     lse_t [B, H, N], normalise_t: log-denominators of the teacher's heads, as in attention_kl.
     reduction: "mean" is over the queries, "none" is [B, N].
     details: names as in linear_kl that need no labels, such as ("entropy_s", "top1_t"): the result is (loss, dict).
-    cu_seqlens_q, cu_seqlens_k, sink_t, support: refused for now.
+    cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1]: packed sequences as in attention_kl, q_i [total_q, Hi, Di], k_i
+        [total_k, Di], w_i [total_q, Hi], q_t [total_q, H, D], k_t [total_k, Hkv, D], rows [total_q], lse_t [total_q, H].
+    support, support_block: lists of keys [B, N, K], or of blocks of keys, as in attention_kl: the indexer's softmax and those
+        of the teacher's heads are over what is listed (with lse_t given, the heads' are what it says). indexer_topk()
+        makes them.
+    sink_t: refused for now.
     threads, isa, workspace_limit: as in attention_kl. On the CPU; CUDA tensors are refused.
 
     A query that sees no key, or has weight 0, has loss 0 and gradients of 0 (not None).
     """
     made = indexer_options(
         scale_i,
-        dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, sink_t=sink_t, support=support),
+        dict(sink_t=sink_t),
         scale_t=scale_t,
         relu=relu,
         causal=causal,
         window=window,
         normalise_t=normalise_t,
+        support_block=support_block,
         reduction=reduction,
         threads=threads,
         isa=isa,
         workspace_limit=workspace_limit,
     )
-    inputs = indexer_inputs(q_i, k_i, w_i, q_t, k_t, weight, begin, end, lse_t)
+    operands = dict(q_i=q_i, k_i=k_i, w_i=w_i, q_t=q_t, k_t=k_t)
+    inputs = indexer_inputs(operands, weight, begin, end, lse_t, cu_seqlens_q, cu_seqlens_k, support)
     refuse_teacher_gradient(q_t, k_t)
     loss, told = divergence_of(inputs, made, reduction == "none", wanted_rows(details, False))
+    if cu_seqlens_q is not None:  # the rows of the one batch
+        loss, told = loss[0] if loss.dim() else loss, {name: t[0] for name, t in told.items()}
+        inputs = tuple(t if t is None or i != OPERANDS else t[0] for i, t in enumerate(inputs))
     return (loss, make_details(details, told, inputs[OPERANDS], None)) if details else loss
 
 

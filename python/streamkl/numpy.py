@@ -82,6 +82,7 @@ def attention_kl(
     cu_seqlens_k: Optional[Array] = None,
     lse_t: Optional[Array] = None,
     head_map: Optional[Array] = None,
+    support: Optional[Array] = None,
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[AttentionOptions],
@@ -91,7 +92,8 @@ def attention_kl(
     grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient})
         with the gradients, float32, of the sum of the returned loss.
     """
-    more = dict(lse_t=lse_t, head_map=head_map, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    more = dict(lse_t=lse_t, head_map=head_map, support=support)
+    more.update(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, **more)
     return _divergence(call, _c.ATTENTION, options, return_lse, grads)
 
@@ -127,20 +129,52 @@ def indexer_kl(
     weight: Optional[Array] = None,
     begin: Optional[Array] = None,
     end: Optional[Array] = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k: Optional[Array] = None,
     lse_t: Optional[Array] = None,
+    support: Optional[Array] = None,
     details: Sequence[str] = (),
     grads: Sequence[str] = (),
     **options: Unpack[IndexerOptions],
 ) -> Result:
     """streamkl.indexer_kl for arrays. grads: of "q_i", "k_i" and "w_i"."""
-    keys = np.asarray(k_i)
-    operands = {"q_i": q_i, "k_i": keys[:, None], "w_i": w_i, "q_t": q_t, "k_t": k_t, "bias_t": None}
-    call = Call(_c.INDEXER, operands, weight, begin, end, lse_t=lse_t)
-    given = dict(scale_s=scale_i, causal=causal, **options)
-    result: Any = _divergence(call, _c.INDEXER, given, False, grads, details)
-    if "k_i" in grads:
-        result[1]["k_i"] = result[1]["k_i"].reshape(keys.shape)
-    return result
+    given: Dict[str, Any] = {"q_i": q_i, "k_i": k_i, "w_i": w_i, "q_t": q_t, "k_t": k_t}
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    operands = _indexer(given, packed)
+    if packed:
+        lse_t = None if lse_t is None else np.asarray(lse_t).T[None]
+        support = None if support is None else np.asarray(support)[None]
+    more = dict(lse_t=lse_t, support=support, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    call = Call(_c.INDEXER, {**operands, "bias_t": None}, weight, begin, end, **more)
+    numbers = dict(scale_s=scale_i, causal=causal, **options)
+    result: Any = _divergence(call, _c.INDEXER, numbers, False, grads, details)
+    found = result[1] if grads else {}
+    for name, g in found.items():
+        g = g.swapaxes(1, 2) if packed and name == "q_i" else g
+        found[name] = np.ascontiguousarray(g).reshape(np.shape(given[name]))
+    return _of_one_batch(result, bool(details), bool(grads)) if packed else result
+
+
+def _indexer(given: Mapping[str, Any], packed: bool) -> Dict[str, Any]:
+    """An indexer's operands as C takes them: one head of keys, and packed sequences in a batch of one."""
+    dims = {"q_i": 4, "k_i": 3, "w_i": 3, "q_t": 4, "k_t": 4}
+    made = {name: np.asarray(x) for name, x in given.items()}
+    for name, x in made.items():
+        if x.ndim != dims[name] - packed:
+            raise bad(f"{name}.shape", x.shape, f"it must have {dims[name] - packed} dimensions")
+        if packed:
+            made[name] = (x if name in ("k_i", "w_i") else x.swapaxes(0, 1))[None]
+    made["k_i"] = made["k_i"][:, None]
+    return made
+
+
+def _of_one_batch(result: Any, details: bool, grads: bool) -> Any:
+    """What rows say, without the batch."""
+    value, found = result if grads else (result, None)
+    loss, told = value if details else (value, {})
+    rows = {name: x[0] if np.ndim(x) == 2 else x for name, x in {"loss": loss, **told}.items()}
+    value = (rows.pop("loss"), {name: rows[name] for name in told}) if details else rows["loss"]
+    return (value, found) if grads else value
 
 
 @show_options(_c.LINEAR)

@@ -36,10 +36,14 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, const
                        int64_t end)
 {
     const struct skl_work *w = run->work;
-    int64_t at[3];
-    skl_row_index(w, s->row + next, at);
+    int64_t at[3], first_query = -1;
+    skl_row_index(w, skl_segment_row(w, s, next), at);
     for (block->n = 0; next < end && block->n < run->plan.block_rows; next++, next_index(w, at)) {
         int64_t i = block->n;
+        if (w->together > 1)
+            skl_row_index(w, skl_segment_row(w, s, next), at);
+        if (run->plan.queries && i && at[2] - first_query >= run->plan.queries)
+            break;
         struct skl_range range = skl_row_range(w, s, at);
         int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
         double weight = skl_row_weight(w, range, at);
@@ -47,7 +51,9 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, const
             continue;
         if (sees && too_far(run, block, range))
             break;
-        block->row[i] = s->row + next;
+        if (!i)
+            first_query = at[2];
+        block->row[i] = skl_segment_row(w, s, next);
         memcpy(block->at[i], at, sizeof at);
         block->weight[i] = weight;
         block->lo[i] = sees ? range.lo : 0, block->hi[i] = sees ? range.hi : 0;
@@ -107,13 +113,14 @@ static void cut_columns(const struct skl_run *run, struct skl_block *block, int6
 {
     int64_t chunks = blocks && run->plan.tasks > blocks ? run->plan.tasks / blocks : 1, seen = skl_seen_tiles(block);
     chunks = chunks < run->plan.chunks ? chunks : run->plan.chunks;
-    block->chunks = chunks < seen ? chunks : seen;
+    block->chunks = block->keys || chunks < seen ? chunks : seen; /* lists are counted later */
     block->kept_from = run->plan.keeps_seen ? block->first_column / block->bk : 0;
 }
 
 /* What the block's rows, or the lack of them, mean for its columns. */
 static void describe(const struct skl_run *run, struct skl_block *block, int waits)
 {
+    block->columns = block->segment.columns;
     skl_set_ranges(run, block);
     for (int side = 0; side < 2; side++) {
         block->owner[side] = block->next_owner[side];
@@ -149,7 +156,8 @@ int skl_next_wave(struct skl_run *run)
         if (!waits)
             refill(run, block);
         describe(run, block, waits);
-        tiles += block->n ? skl_seen_tiles(block) : 0;
+        if (block->n)
+            tiles += run->plan.queries ? run->plan.tiles : skl_seen_tiles(block);
         blocks += block->n > 0;
     }
     for (int i = 0; i < run->plan.blocks; i++) cut_columns(run, &run->blocks[i], blocks);

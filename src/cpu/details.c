@@ -233,7 +233,7 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
             r->entropy[side] = d.l == 0 ? 0 : log(d.l) - SKL_LN2 * d.moment / d.l;
         if (want & SKL_WANT_MASS)
             r->mass[side] = isnan(r->lse[side]) ? NAN : r->l[side] == 0 ? 0 : d.mass / r->l[side];
-        r->top1[side] = d.top, r->rival[!side] = d.there;
+        r->top1[side] = want & SKL_WANT_TOP1 ? skl_key_of(block, d.top) : 0, r->rival[!side] = d.there;
         if ((want & SKL_WANT_LABEL) && block->label[row] >= 0) {
             r->logprob[side] = unit1(w, side) * d.label - lse1_of(w, r, side);
             r->labelled = 1;

@@ -108,6 +108,8 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
                 for (int side = 0; side < 2; side++)
                     if (run->work->grads & 1 << side)
                         skl_mask_panel(run, lo, hi, j1 - j0, 0, from_j0[side]);
+            if (block->masked)
+                skl_hide_keys(run, block, panel, tile, 0, from_j0);
         }
         for (int side = 0; side < 2; side++)
             if (run->work->grads & 1 << side)
@@ -133,22 +135,37 @@ static struct skl_soon soon_logits(const float *y, int64_t n)
     return (struct skl_soon){.at = (const char *)y, .rows = y ? 1 : 0, .bytes = (int)n * (int)sizeof *y};
 }
 
+/* Where a tile's sums are made, for columns that are neighbours in db; listed keys are not. */
+static float *sums_of_tile(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile,
+                           int64_t *stride)
+{
+    if (!block->keys)
+        return skl_sum_of_columns(w->run->work, block, side, tile * block->bk, stride);
+    *stride = w->run->work->side[side].dim;
+    return memset(w->scratch.db, 0, (size_t)(skl_tile_columns(block, tile) * *stride) * sizeof(float));
+}
+
 /* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
-void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, int64_t pack,
+void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next)
 {
+    const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = run->work->side[side].dim, stride;
+    int64_t member = run->work->side[side].scorer == SKL_INNER ? run->work->side[side].member : pack;
     int n = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
-    float *db = skl_sum_of_columns(run->work, block, side, tile * block->bk, &stride);
+    float *db = sums_of_tile(w, block, side, tile, &stride);
     const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
     int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
     for (int64_t i = 0; i < steps; i++) {
         int64_t d = i * k->nr, first = numbers * i / steps;
-        struct skl_soon soon = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
+        struct skl_soon soon = block->keys ? skl_next_columns(run, block, side, member, tile, 0, (int)i, (int)steps)
+                                           : soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
         run->plan.products[side]->grad_columns(n, panels, live, dz, rows, run->plan.block_rows, d, soon,
                                                dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
     }
+    if (block->keys)
+        skl_scatter_keys(w, block, tile, side, db);
 }
 
 static void add_to_bias(const struct skl_run *run, struct skl_block *block, int64_t tile, int side, const float *dz)
@@ -199,7 +216,7 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
             if (w->run->work->grads & 1 << side)
                 split_dz(w->run, block, tile, side, y[side]);
             if (w->run->work->side[side].grad_b.data)
-                skl_add_to_columns(w->run, block, tile, side, 0, y[side], live[side],
+                skl_add_to_columns(w, block, tile, side, 0, y[side], live[side],
                                    plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
         }
     }
@@ -223,9 +240,26 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
                                            int64_t d0, int d)
 {
     const struct skl_run *run = w->run;
-    int masked = skl_ranged(run->work) && masked_tile(run, block, tile);
+    int masked = block->keys ? block->masked : skl_ranged(run->work) && masked_tile(run, block, tile);
     return skl_fetch_columns_back(run, block, side, run->work->side[side].member, tile, d0, d, masked,
                                   w->scratch.columns[0]);
+}
+
+/* Listed keys' sums of the next tile, the panel's part of them. */
+static struct skl_soon soon_sums(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
+                                 int panel)
+{
+    struct skl_soon soon = {0};
+    int64_t stride;
+    int panels = skl_panels_in_use(run, block);
+    if (!run->work->side[side].grad_b.data || tile * block->bk >= block->columns)
+        return soon;
+    int n = skl_tile_columns(block, tile), first = n * panel / panels;
+    soon.at = (const char *)skl_sum_of_columns(run->work, block, side, 0, &stride);
+    soon.stride = stride * (int64_t)sizeof(float);
+    soon.keys = block->keys + tile * block->bk + first;
+    soon.rows = n * (panel + 1) / panels - first, soon.bytes = (int)run->work->side[side].dim * (int)sizeof(float);
+    return soon;
 }
 
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
@@ -238,7 +272,8 @@ void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int
     int64_t dim = skl_da_entries(run->work, &run->plan, side), panel_size = (int64_t)SKL_BK * k->nr;
     struct skl_columns columns = columns_for_rows(w, block, tile, side, d0, d);
     for (int panel = 0, j0, j1; panel * k->nr < block->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
-        struct skl_soon soon = soon_logits(next ? next + panel * panel_size : NULL, panel_size);
+        struct skl_soon soon = block->keys ? soon_sums(run, block, side, tile + 1, panel)
+                                           : soon_logits(next ? next + panel * panel_size : NULL, panel_size);
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
         run->plan.products[side]->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns, j0, dz + j0 * k->nr, soon,
@@ -280,7 +315,7 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
     else if (s->grad_b.data)
-        skl_add_to_columns(run, block, tile, side, 0, y[side], live, kept ? y[!side] + tile_size : NULL);
+        skl_add_to_columns(w, block, tile, side, 0, y[side], live, kept ? y[!side] + tile_size : NULL);
     if (s->grad_a.data && few)
         skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)
@@ -299,7 +334,8 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
             y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + (tile - block->kept_from) * tile_size;
         make_dz(w, block, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
-            int few = run->work->skip_below > 0 && count[side] * SKL_LISTED <= (int64_t)block->bk * block->n;
+            int few = run->work->skip_below > 0 && !block->keys &&
+                      count[side] * SKL_LISTED <= (int64_t)block->bk * block->n;
             float *da = block->da[side] ? block->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
             if ((run->work->grads & 1 << side) && run->work->side[side].scorer == SKL_INDEX)
                 skl_grad_index(w, block, chunk, tile, side, y[side], tile > first);

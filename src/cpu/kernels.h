@@ -81,10 +81,11 @@ enum skl_keep {
 /* Memory that will be wanted next, rows of it: a product asks for it line by line as it goes. */
 struct skl_soon {
     const char *at;
-    int64_t stride;  /* bytes from row to row */
-    int rows, bytes; /* rows still to be asked for, bytes of each */
-    int byte;        /* of the present row, where the asking has come to */
-    int stream;      /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
+    int64_t stride;      /* bytes from row to row */
+    const int64_t *keys; /* which rows from 'at' on; NULL: one after the other */
+    int rows, bytes;     /* rows still to be asked for, bytes of each */
+    int byte;            /* of the present row, where the asking has come to */
+    int stream; /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
 };
 
 /* A tile of columns, packed or the operand itself, from entry d0 of dim on. */
@@ -172,6 +173,7 @@ struct skl_kernels {
     void (*softcap)(int n, float *y, float inner, double cap);               /* y = cap tanh(inner y) */
     void (*softcap_back)(int n, const float *y, float cap, float *dz);       /* dz *= 1 - (y / cap)^2 */
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
+    void (*mask_rows)(int n, const uint32_t *rows, float with, float *y);    /* where bit i of rows[j] is 0 */
 
     /* The first sweep: of a KL, and of everything else. */
     void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep,

@@ -102,6 +102,9 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     block->entries = listed ? take(memory, &at, (int64_t)sizeof *block->entries * rows * w->listed.k) : NULL;
     if (!w->side[0].dim) /* without a teacher: never used, but an address */
         block->y[0] = block->y[1];
+    int64_t listed_columns = plan->tiles * SKL_BK;
+    block->keys = plan->queries ? take(memory, &at, 8 * listed_columns) : NULL;
+    block->seen = skl_rows_differ(w, plan) ? take(memory, &at, 4 * plan->panels * listed_columns) : NULL;
     block->factors = take(memory, &at, (int64_t)sizeof *block->factors * plan->panels);
     block->row = take(memory, &at, 8 * rows);
     block->lo = take(memory, &at, 8 * rows);
@@ -125,8 +128,11 @@ static void lay_lists(char *memory, size_t *at, int64_t groups, int64_t entries,
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_scratch *scratch)
 {
     int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
-    int64_t columns = most(plan->products[0]->column_bytes, plan->products[1]->column_bytes); /* one may serve both */
-    int one = plan->one_panel && !(plan->by_tile && plan->recompute);                         /* panel at a time */
+    int64_t columns = skl_pack_bytes(plan);
+    if (plan->queries) /* keys side by side behind it */
+        columns += 4 * SKL_BK *
+                   least(most(w->side[0].dim, w->side[1].dim), most(plan->products[0]->kc, plan->products[1]->kc));
+    int one = plan->one_panel && !(plan->by_tile && plan->recompute); /* panel at a time */
     int mixes = w->side[0].scorer != SKL_INNER || w->side[1].scorer != SKL_INNER;
     int index = w->side[w->student].scorer == SKL_INDEX && w->grads; /* which makes dz of a whole tile */
     size_t at = 0;
@@ -150,6 +156,11 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         lay_lists(memory, &at, plan->block_rows, entries, &scratch->by_row);
         scratch->listed_da = take(memory, &at, 4 * plan->kernels->nr * most(w->side[0].dim, w->side[1].dim));
     }
+    int64_t marked = skl_rows_differ(w, plan) ? plan->panels : 1;
+    scratch->marks = plan->queries ? take(memory, &at, 4 * marked * plan->columns) : NULL;
+    scratch->db = plan->queries && plan->own_columns
+                      ? take(memory, &at, 4 * SKL_BK * most(w->side[0].dim, w->side[1].dim))
+                      : NULL;
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
     for (int i = 0; i < 2; i++)
         scratch->gathered[i] = w->listed.given ? take(memory, &at, 4 * w->side[w->student].dim) : NULL;
@@ -197,10 +208,10 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 
 /* ------------------------------------------------------------------------------------------------- choices --- */
 
-/* Segments of a sequence or batch are alike but for their head: the sizes of one of them speak for all. */
+/* Segments of a sequence or batch are alike but for their heads: the sizes of one of them speak for all. */
 static int64_t alike(const struct skl_work *w)
 {
-    return w->attention ? most(w->heads, 1) : 1;
+    return w->attention ? most(w->heads / w->together, 1) : 1;
 }
 
 static int64_t count_blocks(const struct skl_work *w, int64_t block)
@@ -225,9 +236,9 @@ static void choose_tiles(struct skl_plan *plan)
     enum { STEP = 32 };
     int fma = plan->products[1] == plan->kernels->products[SKL_F32];
     int64_t strip = fma ? plan->kernels->mr : common_multiple(plan->kernels->mr, STEP);
-    int64_t tiles = most((plan->columns + SKL_BK - 1) / SKL_BK, 1);
-    plan->bk = (int)most(least(round_up((plan->columns + tiles - 1) / tiles, strip), SKL_BK), strip);
-    plan->tiles = most((plan->columns + plan->bk - 1) / plan->bk, 1);
+    int64_t columns = plan->queries ? plan->listed : plan->columns, tiles = most((columns + SKL_BK - 1) / SKL_BK, 1);
+    plan->bk = (int)most(least(round_up((columns + tiles - 1) / tiles, strip), SKL_BK), strip);
+    plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
 }
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
@@ -252,6 +263,8 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
                         skl_isa_name(w->isa));
     while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && plan->rows <= plan->kernels->narrower->nr)
         plan->kernels = plan->kernels->narrower;
+    if (skl_has_support(w))
+        skl_choose_queries(w, plan);
     int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
     for (int side = 0; side < 2; side++)
         plan->products[side] = rounded ? plan->kernels->rounded : plan->kernels->products[dtype];
@@ -318,6 +331,8 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
             plan->group = common_multiple(plan->group, skl_sharing(s));
         }
     }
+    if (plan->own_columns) /* segments, of as many heads each */
+        plan->group = most(plan->group / w->together, 1);
     plan->groups = w->segments / plan->group;
 }
 
@@ -342,11 +357,14 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
         block = plan->kept_tiles > NEAR_TILES || (plan->alone && plan->rows <= BLOCK_FAR) ? BLOCK_FAR : BLOCK_NEAR;
     if (w->shard.exchange) /* the shards agreed on it */
         block = w->shard.rows;
+    if (plan->queries)
+        block = least(plan->queries * w->together, BLOCK);
     plan->block_rows = (int)most(round_up(least(plan->rows, block), nr), nr);
     if (w->shard.exchange || plan->alone) {
         groups = 1;
     } else if (!plan->own_columns) {
-        while (plan->block_rows >= 2 * BLOCK_MIN && count_blocks(w, plan->block_rows) * plan->tiles < TASKS_LEAST)
+        while (plan->block_rows >= 2 * BLOCK_MIN && !plan->queries &&
+               count_blocks(w, plan->block_rows) * plan->tiles < TASKS_LEAST)
             plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         groups = count_blocks(w, plan->block_rows);
     }
@@ -362,7 +380,7 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 {
     int given = w->shard.exchange != NULL;
-    plan->keeps_seen = plan->by_tile && w->left >= 0 && w->right >= 0 && !w->pool_block;
+    plan->keeps_seen = plan->by_tile && w->left >= 0 && w->right >= 0 && !w->pool_block && !plan->queries;
     plan->kept_tiles = seen_tiles(w, plan, BLOCK_NEAR);
     choose_blocks(w, plan);
     while (count_bytes(w, plan) > w->limit) {
@@ -373,7 +391,7 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
         else
             return 0;
     }
-    if (given)
+    if (given || plan->queries)
         return 1;
     int64_t blocks = most((plan->rows + plan->block_rows - 1) / plan->block_rows, 1);
     plan->block_rows = (int)most(round_up((plan->rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);

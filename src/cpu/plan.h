@@ -52,25 +52,27 @@ struct skl_plan {
     const struct skl_products *products[2]; /* of P and Q */
     int bk;                                 /* columns in a tile, at most SKL_BK */
     int block_rows, panels, blocks;
-    int64_t rows, columns, tiles; /* of the largest segment: rows, columns, and tiles of these */
-    int64_t groups;               /* of segments; a group's are worked on one after the other */
-    int alone;                    /* a task is a group, which one thread works through from packing to writing */
-    int clears;                   /* ... and whose results and gradients it clears itself */
-    int64_t wave_tiles;           /* a wave takes no further block once its blocks have so many tiles */
-    int64_t tasks, chunks;        /* tasks of a phase aimed at, of all blocks; most chunks that columns are cut into */
-    int details[2];               /* bits of enum skl_want, of P and Q */
-    int others;                   /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
-    int gather;                   /* listed columns alone: dot products with them, and no sweep */
-    int second_sweep;             /* a second sweep is wanted, for the divergence or for others */
-    enum skl_keep keep;           /* what the sweep leaves in the kept tiles */
-    int64_t kept_tiles; /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
-    int keeps_seen;     /* a window bounds what a block sees: kept tiles are counted from the first that it does */
-    int recompute;      /* not all are held: logits are computed anew for the gradient */
-    int whole;          /* both operands' dim fits in one column tile */
-    int one_panel;      /* scores are made and used a panel at a time; otherwise for all panels of a tile */
-    int by_tile;        /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
-    int own_columns;    /* a gradient of b is wanted: rows that share b must not be worked on at once */
-    int64_t group;      /* heads (attention) that may share a gradient of b */
+    int64_t rows, columns;   /* of the largest segment */
+    int64_t tiles;           /* of these columns; with lists of keys, of those that a block may list */
+    int64_t queries, listed; /* lists of keys: most queries of a block, and keys that they list; 0: no lists */
+    int64_t groups;          /* of segments; a group's are worked on one after the other */
+    int alone;               /* a task is a group, which one thread works through from packing to writing */
+    int clears;              /* ... and whose results and gradients it clears itself */
+    int64_t wave_tiles;      /* a wave takes no further block once its blocks have so many tiles */
+    int64_t tasks, chunks;   /* tasks of a phase aimed at, of all blocks; most chunks that columns are cut into */
+    int details[2];          /* bits of enum skl_want, of P and Q */
+    int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
+    int gather;              /* listed columns alone: dot products with them, and no sweep */
+    int second_sweep;        /* a second sweep is wanted, for the divergence or for others */
+    enum skl_keep keep;      /* what the sweep leaves in the kept tiles */
+    int64_t kept_tiles;      /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
+    int keeps_seen;          /* a window bounds what a block sees: kept tiles are counted from the first that it does */
+    int recompute;           /* not all are held: logits are computed anew for the gradient */
+    int whole;               /* both operands' dim fits in one column tile */
+    int one_panel;           /* scores are made and used a panel at a time; otherwise for all panels of a tile */
+    int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
+    int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
+    int64_t group;   /* heads (attention) that may share a gradient of b */
     size_t block_bytes, thread_bytes, states_bytes; /* states: of a shard's block, on their way */
     size_t bytes; /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;  /* ... as many threads as were asked for and fit the limit */
@@ -81,7 +83,8 @@ struct skl_owner {
     int64_t batch, head, column, columns;
 };
 
-/* The buffers of one block. Columns, and tiles of them, are counted from the first one of the block's segment. */
+/* The buffers of one block. Columns, and tiles of them, are counted from the first one of the block's segment, or where
+ * rows list their keys among those that the block's rows list. */
 struct skl_block {
     char *panel[2];                /* [panels][members] packs of rows for the logits */
     struct skl_panel_head *mix[2]; /* [panels][members] of a mixture */
@@ -100,15 +103,19 @@ struct skl_block {
     struct skl_list *lists;                     /* [block_rows]; NULL: there is no listed teacher */
     struct skl_entry *entries;                  /* [block_rows][k] */
     struct skl_panel_factors *factors;          /* [panels] */
-    int64_t *row, *lo, *hi;                     /* [block_rows]: row number and the columns it sees */
-    int64_t (*at)[3];                           /* [block_rows]: (b, h, i) of the row */
-    int64_t *panel_lo, *panel_hi;               /* [panels] */
-    double *weight;                             /* [block_rows]: of the row in the reduced loss */
-    struct skl_row_result *result;              /* [block_rows] */
+    int64_t *keys;  /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
+    uint32_t *seen; /* [panels][tiles][SKL_BK]: which rows of a panel see a column; NULL: a block's rows see the same */
+    int64_t *row, *lo, *hi;        /* [block_rows]: row number and the columns it sees */
+    int64_t (*at)[3];              /* [block_rows]: (b, h, i) of the row */
+    int64_t *panel_lo, *panel_hi;  /* [panels] */
+    double *weight;                /* [block_rows]: of the row in the reduced loss */
+    struct skl_row_result *result; /* [block_rows] */
 
     int n;                                    /* rows in use */
     int bk;                                   /* as in the plan */
     struct skl_segment segment;               /* whose they are */
+    int64_t columns;                          /* the segment's, or those that the rows list */
+    int masked;                               /* not every row lists all of them: 'seen' says which */
     int64_t chunks;                           /* that the tiles it sees are cut into */
     int64_t first_column, last_column;        /* union of the ranges */
     int64_t kept_from;                        /* the tile that is first of the kept ones */
@@ -135,7 +142,9 @@ struct skl_lists {
 /* Buffers of one thread. */
 struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
-    void *columns[2];        /* a pack of a tile of columns */
+    void *columns[2];        /* a pack of a tile of columns, and behind it listed keys side by side */
+    uint32_t *marks;         /* [panels or 1][columns]: which rows of a panel list a column, a bit for each */
+    float *db;               /* [SKL_BK][dim]: what a tile adds to the gradient of listed keys */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
     float *pool_l;           /* [panels][SKL_BK][nr]: sums of a tile of pooled blocks */
     float *of_head;          /* the same, of one head of a mixture */
@@ -172,9 +181,25 @@ static inline size_t skl_shared_bytes(const struct skl_plan *plan)
     return plan->alone ? 0 : (size_t)plan->blocks * plan->block_bytes;
 }
 
+/* With lists of keys: may rows of a block see different columns? */
+static inline int skl_rows_differ(const struct skl_work *w, const struct skl_plan *plan)
+{
+    return plan->queries > 1 || (plan->queries && (w->begin.data || w->end.data)); /* of heads, too */
+}
+
+/* Bytes of a tile of columns that are not for gathered keys: one pack serves both sides. */
+static inline int64_t skl_pack_bytes(const struct skl_plan *plan)
+{
+    int64_t p = plan->products[0]->column_bytes, q = plan->products[1]->column_bytes;
+    return ((p > q ? p : q) + SKL_ALIGN - 1) / SKL_ALIGN * SKL_ALIGN;
+}
+
 /* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least
  * that the call needs. Without rows or columns the plan takes no memory. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
+
+/* keys.c: which rows of lists of keys share a block, and in which kernels. */
+void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
 
 /* Point a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL, just count: returns bytes.
  */

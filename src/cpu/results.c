@@ -283,7 +283,7 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
 static int every_row_works(const struct skl_work *w)
 {
     return w->columns && !w->weight.data && !skl_has_labels(w) && !w->listed.given && !skl_ranged(w) && !w->sequences &&
-           !w->pool_block;
+           !w->pool_block && !skl_has_support(w);
 }
 
 static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
@@ -324,8 +324,9 @@ void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64
 {
     const struct skl_work *w = run->work;
     const struct skl_plan *plan = &run->plan;
-    int64_t first = skl_first_tile(plan->tiles, plan->chunks, chunk) * plan->bk;
-    int64_t last = skl_first_tile(plan->tiles, plan->chunks, chunk + 1) * plan->bk;
+    int64_t tiles = (plan->columns + plan->bk - 1) / plan->bk; /* of all columns, also where rows list some */
+    int64_t first = skl_first_tile(tiles, plan->chunks, chunk) * plan->bk;
+    int64_t last = skl_first_tile(tiles, plan->chunks, chunk + 1) * plan->bk;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
         const struct skl_owner *owner = &block->owner[side], *next = &block->next_owner[side];

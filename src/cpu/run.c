@@ -4,6 +4,7 @@
  * barrier:
  *
  *     wave: the blocks take their next rows
+ *         (lists of keys: which columns the block has, keys.c)              block
  *         pack      rows into panels                                        block x panel
  *         sweep     columns into states                                     block x chunk
  *         (a shard: the block's states meet those of the other shards, exchange.c)
@@ -45,6 +46,13 @@ static void task_clear(struct skl_worker *w, struct skl_block *block, int64_t pa
 static void task_flush(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     skl_flush_columns(w->run, block, part);
+}
+
+static void task_keys(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    (void)part;
+    if (block->n)
+        skl_list_keys(w, block);
 }
 
 static void task_pack(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -211,6 +219,8 @@ static void do_wave(struct skl_worker *w)
 {
     const struct skl_run *run = w->run;
     const struct skl_plan *plan = &run->plan;
+    if (plan->queries)
+        skl_do_phase(w, 1, task_keys);
     skl_do_phase(w, plan->panels, task_pack);
     if (plan->gather) {
         skl_do_phase(w, plan->panels, task_gather);

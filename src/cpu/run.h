@@ -106,6 +106,21 @@ void skl_tile_range(const struct skl_run *run, const struct skl_block *block, in
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
 void skl_mask_panel(const struct skl_run *run, const int *lo, const int *hi, int n, float with, float *y);
 
+/* keys.c: with lists of keys, which columns a block has. The tile's columns that rows of a panel do not list become 'with'. */
+void skl_list_keys(const struct skl_worker *w, struct skl_block *block);
+void skl_hide_keys(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, float with,
+                   float *const from_j0[2]);
+/* Row j of a matrix [dim] of sums into the sum of listed key j, j being the tile's columns. */
+void skl_scatter_keys(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
+                      const float *db);
+
+/* Which of its segment's columns a column of the block is; what is none stays as it is. */
+static inline double skl_key_of(const struct skl_block *block, double column)
+{
+    return block->keys && column >= 0 && column < (double)block->columns ? (double)block->keys[(int64_t)column]
+                                                                         : column;
+}
+
 /* score.c: scores of a tile. */
 int skl_tile_columns(const struct skl_block *block, int64_t tile);
 /* Its columns from entry d0 of dim on: for scores, and for da. */
@@ -222,7 +237,7 @@ float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *bloc
                           int64_t *stride);
 
 /* The two products of dz of a whole tile, for the rows in one of the block's packs. 'next' has what will be wanted after it. */
-void skl_add_to_columns(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, int64_t pack,
+void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next);
 void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
                         const float *dz, const float *next, const unsigned char *live, int add, float *da);

@@ -7,10 +7,11 @@
 #include "run.h"
 
 #include <math.h>
+#include <string.h>
 
 int skl_tile_columns(const struct skl_block *block, int64_t tile)
 {
-    int64_t left = block->segment.columns - tile * block->bk;
+    int64_t left = block->columns - tile * block->bk;
     return left < block->bk ? (int)left : block->bk;
 }
 
@@ -23,24 +24,40 @@ static const char *column_at(const struct skl_work *w, const struct skl_block *b
     return (const char *)skl_operand_at(&s->b, b.batch, b.head, b.column + column) + d0 * skl_size_of(s->b.dtype);
 }
 
+/* Where a tile's columns are, and their stride: in b itself, or, of listed keys, side by side behind the pack's own room. */
+static const char *tile_at(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
+                           int64_t tile, int64_t d0, int k, void *pack, int64_t *stride)
+{
+    const struct skl_operand *b = &run->work->side[side].b;
+    int64_t bytes = k * skl_size_of(b->dtype), step = b->stride[2] * skl_size_of(b->dtype);
+    *stride = b->stride[2];
+    if (!block->keys)
+        return column_at(run->work, block, side, member, tile * block->bk, d0);
+    const char *from = column_at(run->work, block, side, member, 0, d0);
+    const int64_t *keys = block->keys + tile * block->bk;
+    char *to = (char *)pack + skl_pack_bytes(&run->plan);
+    for (int j = 0; j < skl_tile_columns(block, tile); j++)
+        memcpy(to + j * bytes, from + keys[j] * step, (size_t)bytes);
+    *stride = k;
+    return to;
+}
+
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
                                      int64_t tile, int64_t d0, int k, void *pack)
 {
-    const struct skl_work *w = run->work;
-    const struct skl_operand *b = &w->side[side].b;
-    return run->plan.products[side]->columns(skl_tile_columns(block, tile), k,
-                                             column_at(w, block, side, member, tile * block->bk, d0), b->dtype,
-                                             b->stride[2], pack);
+    int64_t stride;
+    const char *b = tile_at(run, block, side, member, tile, d0, k, pack, &stride);
+    return run->plan.products[side]->columns(skl_tile_columns(block, tile), k, b, run->work->side[side].b.dtype, stride,
+                                             pack);
 }
 
 struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struct skl_block *block, int side,
                                           int64_t member, int64_t tile, int64_t d0, int k, int clean, void *pack)
 {
-    const struct skl_work *w = run->work;
-    const struct skl_operand *b = &w->side[side].b;
-    return run->plan.products[side]->columns_back(skl_tile_columns(block, tile), k,
-                                                  column_at(w, block, side, member, tile * block->bk, d0), b->dtype,
-                                                  b->stride[2], clean, pack);
+    int64_t stride;
+    const char *b = tile_at(run, block, side, member, tile, d0, k, pack, &stride);
+    return run->plan.products[side]->columns_back(skl_tile_columns(block, tile), k, b, run->work->side[side].b.dtype,
+                                                  stride, clean, pack);
 }
 
 /* What panel 'part' of 'parts' is to prefetch while it works on the present tile: its share of the columns that will be
@@ -55,11 +72,12 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
     if (tile * block->bk >= block->last_column || !s->dim)
         return soon;
     int n = skl_tile_columns(block, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
-    soon.at = column_at(w, block, side, member, tile * block->bk + first, d0);
+    soon.at = column_at(w, block, side, member, block->keys ? 0 : tile * block->bk + first, d0);
+    soon.keys = block->keys ? block->keys + tile * block->bk + first : NULL;
     soon.stride = s->b.stride[2] * size;
     soon.rows = n * (part + 1) / parts - first;
     soon.bytes = (int)((left < kc ? left : kc) * size);
-    soon.stream = parts == 1 && soon.stride == soon.bytes && n == block->bk && s->b.dtype == SKL_F32;
+    soon.stream = parts == 1 && !soon.keys && soon.stride == soon.bytes && n == block->bk && s->b.dtype == SKL_F32;
     return soon;
 }
 
@@ -107,6 +125,8 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
         if (masked)
             skl_mask_panel(run, lo, hi, n, -INFINITY, y[side]);
     }
+    if (block->masked)
+        skl_hide_keys(run, block, panel, tile, -INFINITY, y);
 }
 
 /* A side's scores of a tile for all panels, y[panel][SKL_BK][nr]. Where dim does not fit in one column tile the sum over dim

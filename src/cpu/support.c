@@ -8,9 +8,9 @@
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
 {
     int nr = run->plan.kernels->nr;
-    block->first_column = block->segment.columns, block->last_column = 0;
+    block->first_column = block->columns, block->last_column = 0;
     for (int panel = 0; panel * nr < block->n; panel++) {
-        int64_t lo = block->segment.columns, hi = 0;
+        int64_t lo = block->columns, hi = 0;
         for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
             if (block->lo[i] >= block->hi[i])
                 continue;

@@ -66,7 +66,18 @@ def reduce(loss, weight, reduction):
     return (w * loss).sum() / (w.sum() if reduction == "mean" else 1)
 
 
-def visible_keys(n, m, rows, causal=False, window=None, begin=None, end=None, columns=None):
+def listed_keys(support, m, support_block=None):
+    """Which of m keys a query lists, [B, N, m]."""
+    block = support_block or 1
+    blocks = -(-m // block)
+    hit = torch.zeros(*support.shape[:2], blocks + 1, dtype=torch.bool)
+    hit.scatter_(2, torch.where(support < 0, blocks, support).long(), True)  # the last one: empty slots
+    return hit[..., :blocks].repeat_interleave(block, -1)[..., :m]
+
+
+def visible_keys(
+    n, m, rows, causal=False, window=None, begin=None, end=None, columns=None, support=None, support_block=None
+):
     valid = m if columns is None else columns
     i, j = torch.arange(n)[:, None] + valid - n, torch.arange(m)[None, :]
     seen = (j < valid).expand(n, m).clone()
@@ -81,6 +92,9 @@ def visible_keys(n, m, rows, causal=False, window=None, begin=None, end=None, co
         seen = seen & (j[0] >= begin.expand(rows)[..., None])
     if end is not None:
         seen = seen & (j[0] < end.expand(rows)[..., None])
+    if support is not None:
+        listed = listed_keys(support, m, support_block)
+        seen = seen & (listed if len(rows) == 2 else listed[:, None])
     return seen
 
 

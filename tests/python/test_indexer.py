@@ -162,7 +162,7 @@ def test_compile():
 def test_opcheck():
     x = operands()
     options = make_options(_c.INDEXER, dict(scale_s=1.0, reduction="sum"))
-    args = [*indexer_inputs(*x.values(), None, None, None), *options]
+    args = [*indexer_inputs(x), *options]
     kept = saved_rows(options)
     torch.library.opcheck(_ops.value, (*args, kept))
     torch.library.opcheck(_ops.value_and_grad, (*args, 0, 0b111))
@@ -178,7 +178,7 @@ def test_opcheck():
         (dict(weight=torch.zeros(2, 4, 19)), "weight.shape"),
         (dict(scale_i=0.0), "scale_s"),
         (dict(sink_t=torch.zeros(6)), "sink_t"),
-        (dict(support=torch.zeros(2, 19, 4)), "support"),
+        (dict(support=torch.full((2, 19, 4), 37)), "support[0, 0, 0] = 37"),
         (dict(cu_seqlens_q=torch.zeros(3)), "cu_seqlens_q"),
         (dict(normalise_t=False), "normalise_t = False without lse_t"),
         (dict(details=("ce",)), "needs labels"),

@@ -43,10 +43,18 @@ static inline __attribute__((always_inline)) void micro_kernel(int K, const floa
 static inline __attribute__((always_inline)) void ask(struct skl_soon *soon, int lines)
 {
     for (; lines > 0 && soon->rows > 0; lines--) {
-        __builtin_prefetch(soon->at + soon->byte, 0, 3);
+        if (soon->keys)
+            __builtin_prefetch(soon->at + *soon->keys * soon->stride + soon->byte, 0, 2);
+        else
+            __builtin_prefetch(soon->at + soon->byte, 0, 3);
         soon->byte += 64;
-        if (soon->byte >= soon->bytes)
-            soon->byte = 0, soon->at += soon->stride, soon->rows--;
+        if (soon->byte < soon->bytes)
+            continue;
+        soon->byte = 0, soon->rows--;
+        if (soon->keys)
+            soon->keys++;
+        else
+            soon->at += soon->stride;
     }
 }
 

@@ -64,6 +64,15 @@ static void mask(int n, const int *lo, const int *hi, float with, float *y)
             y[j * NR + i] = (j < lo[i]) | (j >= hi[i]) ? with : y[j * NR + i];
 }
 
+static void mask_rows(int n, const uint32_t *rows, float with, float *y)
+{
+    for (int j = 0; j < n; j++)
+        for (int v = 0; v < NV; v++) {
+            float *at = y + j * NR + v * VL;
+            vstore(at, vselect_bits(rows[j] >> v * VL, vload(at), vset(with)));
+        }
+}
+
 static void exp2_panel(const float *x, float *y)
 {
     for (int v = 0; v < NV; v++) vstore(y + v * VL, vexp2(vload(x + v * VL)));

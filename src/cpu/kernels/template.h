@@ -72,6 +72,7 @@ const struct skl_kernels KERNELS = {
     .softcap = softcap,
     .softcap_back = softcap_back,
     .mask = mask,
+    .mask_rows = mask_rows,
     .push_kl = push_kl,
     .push_lse = push_lse,
     .dz_kept = dz_kept,

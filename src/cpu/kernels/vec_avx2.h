@@ -28,6 +28,12 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
 }
+static inline vf vselect_bits(uint32_t bits, vf a, vf b)
+{
+    vi lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    vi on = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane);
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(on));
+}
 typedef __m256 vm;
 static inline vm vnle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline uint32_t vbits(vm a) { return (uint32_t)_mm256_movemask_ps(a); }

@@ -32,6 +32,7 @@ static inline vf vselect_lt(vf x, vf y, vf a, vf b)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
 }
+static inline vf vselect_bits(uint32_t bits, vf a, vf b) { return _mm512_mask_blend_ps((__mmask16)bits, b, a); }
 typedef __mmask16 vm;
 static inline vm vnle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 static inline uint32_t vbits(vm a) { return a; }

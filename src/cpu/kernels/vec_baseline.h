@@ -39,6 +39,12 @@ static inline vf vabs(vf a) { return (vf)((vi)a & INT32_MAX); }
 static inline vf vneg_abs(vf a) { return (vf)((vi)a | (vi)vset(-0.0f)); }
 static inline vf vkeep_nlt(vf x, vf lim, vf a) { return (vf)(~(x < lim) & (vi)a); }          /* x < lim ? 0 : a */
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vblend(x < y, a, b); }          /* x < y ? a : b */
+static inline vf vselect_bits(uint32_t bits, vf a, vf b) /* bit of the lane ? a : b */
+{
+    vi on;
+    for (int i = 0; i < VL; i++) on[i] = -(int32_t)(bits >> i & 1);
+    return vblend(on, a, b);
+}
 typedef vi vm;                                                            /* a comparison of lanes */
 static inline vm vnle(vf a, vf b) { return ~(a <= b); }                   /* not a <= b: true for NaN */
 static inline uint32_t vbits(vm a) /* a bit a lane */

@@ -21,6 +21,10 @@ static inline vf vkeep_nlt(vf x, vf lim, vf a)
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a), vcltq_f32(x, lim)));
 }
 static inline vf vselect_lt(vf x, vf y, vf a, vf b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
+static inline vf vselect_bits(uint32_t bits, vf a, vf b)
+{
+    return vbslq_f32(vtstq_u32(vdupq_n_u32(bits), (uint32x4_t){1, 2, 4, 8}), a, b);
+}
 typedef uint32x4_t vm;
 static inline vm vnle(vf a, vf b) { return vmvnq_u32(vcleq_f32(a, b)); }
 static inline uint32_t vbits(vm a) { return vaddvq_u32(vandq_u32(a, (uint32x4_t){1, 2, 4, 8})); }

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of keys: every query has its own, for all its heads. A block's columns are the keys that some row of it lists, in
+ * order and each once: its tiles are gathered (score.c), go through the same products as any other tile, and what they add
+ * to db is scattered again. A block takes the heads of a query that share both b, and as many queries as fill a panel: lanes
+ * without a row cost as much as others. More queries share the packing of keys, but unless their lists are alike they see
+ * few of each other's keys; then 'seen' hides the rest.
+ *
+ *     work    columns of the block x rows of its panels, instead of K x rows: equal where a query's heads fill a panel
+ *     bytes   a tile's keys are read, and written side by side, once for each product that reads them; db is read and written
+ *             once more than elsewhere
+ *
+ * A task owns columns of its block, blocks that add to the same db take turns: every sum has one order.
+ */
+#include "run.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------------- plan --- */
+
+enum {
+    PANELS = 4,      /* most of a block, unless a query has more heads */
+    SPANS = 2,       /* pieces of the rows that are looked at */
+    SAMPLED = 32768, /* columns that are looked at */
+    PACKING = 10     /* gathering a tile and scattering its db costs as much as so many rows */
+};
+static const double NARROW = 1.15; /* what a row costs in a narrow panel, in rows of a wide one */
+
+/* How many columns some of the queries first .. first + n - 1 of a segment list, of a sample of the columns. */
+static double columns_of(const struct skl_work *w, const struct skl_segment *s, int64_t first, int64_t n)
+{
+    uint64_t marks[SAMPLED / 64] = {0};
+    int64_t step = w->columns / SAMPLED + 1, count = 0;
+    for (int64_t i = first, at[3]; i < first + n && i * w->together < s->rows; i++) {
+        skl_row_index(w, skl_segment_row(w, s, i * w->together), at);
+        struct skl_range seen = skl_row_range(w, s, at);
+        for (int64_t k = 0; k < w->support.count; k++) {
+            struct skl_range r = skl_supported(w, at, k, seen);
+            for (int64_t j = r.lo; j < r.hi; j++) {
+                uint64_t bit = (uint64_t)1 << j % 64, *word = &marks[j / 64 / step];
+                if (j / 64 % step)
+                    continue;
+                count += !(*word & bit);
+                *word |= bit;
+            }
+        }
+    }
+    return (double)count;
+}
+
+static int64_t rows_of(const struct skl_work *w, int64_t queries, int nr)
+{
+    int64_t rows = queries * w->together;
+    return ((rows < SKL_BLOCK ? rows : SKL_BLOCK) + nr - 1) / nr * nr;
+}
+
+/* What blocks of so many queries cost in a sample of the rows. */
+static double cost_of(const struct skl_work *w, int64_t span, int64_t queries, int nr, double row)
+{
+    double cost = 0;
+    for (int64_t k = 0; k < SPANS; k++) {
+        struct skl_segment s = skl_segment_at(w, w->segments * (2 * k + 1) / (2 * SPANS));
+        int64_t first = (s.rows / w->together - span) * (2 * k + 1) / (2 * SPANS);
+        first = first > 0 ? first : 0;
+        for (int64_t i = first; i < first + span; i += queries)
+            cost += columns_of(w, &s, i, queries) * (row * (double)rows_of(w, queries, nr) + PACKING);
+    }
+    return cost;
+}
+
+static int64_t queries_of_panel(const struct skl_work *w, const struct skl_kernels *k)
+{
+    return k->nr > w->together ? k->nr / w->together : 1;
+}
+
+void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan)
+{
+    const struct skl_kernels *wide = plan->kernels, *narrow = w->isa == SKL_ISA_BEST ? wide->narrower : NULL;
+    int64_t panel = queries_of_panel(w, wide), span = PANELS * panel, listed = w->support.count * w->support_block;
+    double least = -1;
+    for (int64_t queries = panel; queries <= span; queries *= 2) {
+        double cost = cost_of(w, span, queries, wide->nr, 1);
+        if (least < 0 || cost < least)
+            least = cost, plan->queries = queries;
+    }
+    if (narrow && w->together <= narrow->nr &&
+        cost_of(w, span, queries_of_panel(w, narrow), narrow->nr, NARROW) < least)
+        plan->kernels = narrow, plan->queries = queries_of_panel(w, narrow);
+    plan->listed = listed > plan->columns / plan->queries ? plan->columns : listed * plan->queries;
+}
+
+/* --------------------------------------------------------------------------------------------------- block --- */
+
+/* Rows 'from' .. 'to' - 1 of the block, which have one list and one range, mark what they see. */
+static void mark_list(const struct skl_worker *w, const struct skl_block *block, int from, int to)
+{
+    const struct skl_run *run = w->run;
+    int nr = run->plan.kernels->nr;
+    struct skl_range seen = {block->lo[from], block->hi[from]};
+    int64_t at[3];
+    skl_row_index(run->work, block->row[from], at);
+    for (int panel = block->seen ? from / nr : 0; panel * nr < to; panel++) {
+        uint32_t bits = 0, *marks = w->scratch.marks + panel * block->segment.columns;
+        for (int i = 0; i < nr; i++) bits |= (uint32_t)(panel * nr + i >= from && panel * nr + i < to) << i;
+        const int32_t *ids = skl_row_at(&run->work->support.rows, at);
+        int64_t step = run->work->support.step, each = run->work->support_block;
+        for (int64_t k = 0; each == 1 && k < run->work->support.count; k++) { /* most of the time: a loop of its own */
+            int64_t j = ids[k * step];
+            if (j >= seen.lo && j < seen.hi)
+                marks[j] |= bits;
+        }
+        for (int64_t k = 0; each > 1 && k < run->work->support.count; k++) {
+            struct skl_range r = skl_supported(run->work, at, k, seen);
+            for (int64_t j = r.lo; j < r.hi; j++) marks[j] |= bits;
+        }
+        if (!block->seen)
+            return;
+    }
+}
+
+static int same_list(const struct skl_run *run, const struct skl_block *block, int i, int j)
+{
+    int64_t n = run->work->n;
+    return block->row[i] % n == block->row[j] % n && block->lo[i] == block->lo[j] && block->hi[i] == block->hi[j];
+}
+
+static int64_t collect_keys(const struct skl_worker *w, struct skl_block *block, int panels)
+{
+    int64_t columns = block->segment.columns, n = 0;
+    for (int64_t j = 0; j < columns; j++) {
+        uint32_t any = 0;
+        for (int panel = 0; panel < panels; panel++) any |= w->scratch.marks[panel * columns + j];
+        if (any)
+            block->keys[n++] = j;
+    }
+    return n;
+}
+
+/* The marks of the block's columns, with those lanes that hold no row. Does any row not see one of them? */
+static int take_seen(const struct skl_worker *w, struct skl_block *block, int panels)
+{
+    const struct skl_plan *plan = &w->run->plan;
+    int nr = plan->kernels->nr, masked = 0;
+    for (int panel = 0; block->seen && panel < panels; panel++) {
+        uint32_t empty = 0, all = 0, *seen = block->seen + panel * plan->tiles * plan->bk;
+        for (int i = 0; i < nr; i++) {
+            all |= (uint32_t)1 << i;
+            empty |= (uint32_t)(panel * nr + i >= block->n) << i;
+        }
+        for (int64_t j = 0; j < block->columns; j++) {
+            seen[j] = w->scratch.marks[panel * block->segment.columns + block->keys[j]] | empty;
+            masked |= seen[j] != all;
+        }
+    }
+    return masked;
+}
+
+void skl_list_keys(const struct skl_worker *w, struct skl_block *block)
+{
+    const struct skl_run *run = w->run;
+    int panels = block->seen ? skl_panels_in_use(run, block) : 1;
+    memset(w->scratch.marks, 0, (size_t)(panels * block->segment.columns) * sizeof *w->scratch.marks);
+    for (int from = 0, to; from < block->n; from = to) {
+        for (to = from + 1; to < block->n && same_list(run, block, from, to);) to++;
+        mark_list(w, block, from, to);
+    }
+    block->columns = collect_keys(w, block, panels);
+    block->masked = take_seen(w, block, panels);
+    for (int i = 0; i < block->n; i++) block->lo[i] = 0, block->hi[i] = block->columns;
+    skl_set_ranges(run, block);
+    int64_t tiles = skl_seen_tiles(block);
+    block->chunks = block->chunks < tiles ? block->chunks : tiles;
+    block->kept_from = 0;
+}
+
+/* --------------------------------------------------------------------------------------------------- tiles --- */
+
+void skl_hide_keys(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, float with,
+                   float *const from_j0[2])
+{
+    int j0, j1;
+    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    const uint32_t *seen = block->seen + (panel * run->plan.tiles + tile) * block->bk + j0;
+    for (int side = 0; side < 2; side++)
+        if (run->work->side[side].dim)
+            run->plan.kernels->mask_rows(j1 - j0, seen, with, from_j0[side]);
+}
+
+void skl_scatter_keys(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
+                      const float *db)
+{
+    const struct skl_run *run = w->run;
+    int64_t dim = run->work->side[side].dim, stride;
+    float *sums = skl_sum_of_columns(run->work, block, side, 0, &stride);
+    for (int j = 0; j < skl_tile_columns(block, tile); j++)
+        run->plan.kernels->add_scaled(dim, 1, db + j * dim, sums + block->keys[tile * block->bk + j] * stride);
+}
