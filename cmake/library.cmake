@@ -28,6 +28,7 @@ set(sources
   src/cpu/keys.c
   src/cpu/listed.c
   src/cpu/mixture.c
+  src/cpu/phases.c
   src/cpu/plan.c
   src/cpu/pool.c
   src/cpu/results.c

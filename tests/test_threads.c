@@ -125,6 +125,29 @@ static void same_bits(void)
         }
 }
 
+/* More threads than a block has chunks: these share its panels, and db is a phase of its own. */
+static void more_than_chunks(void)
+{
+    for (int k = 0; k < (test_quick() ? 2 : 6); k++) {
+        struct kit_fixture f;
+        struct kit_case c = kit_attention_case(300, 3300, 40);
+        struct snapshot few = {0};
+        kit_set_smooth(&c, k);
+        c.causal = k % 2, c.own = k / 2 % 2, c.dtype[S] = k % 3, c.weights = k % 3;
+        test_build(&f, &c);
+        for (f.p.threads = 2; f.p.threads <= 50; f.p.threads += 24) {
+            test_context("case %d, %d threads", k, f.p.threads);
+            run(&f, KIT_TOGETHER, NULL);
+            if (f.p.threads == 2)
+                take_snapshot(&f, &few);
+            else
+                check_same(&f, &few, "against 2 threads");
+        }
+        free_snapshot(&few);
+        test_destroy(&f);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------- callers --- */
 
 struct caller {
@@ -254,6 +277,7 @@ int main(void)
     test_begin("test_threads");
     CHECK(skl_max_threads() >= 1, "threads = 0 means %d", skl_max_threads());
     same_bits();
+    more_than_chunks();
     at_the_same_time();
     progress();
     forked();

@@ -237,23 +237,6 @@ static void check_case(const struct kit_case *c)
     }
 }
 
-/* 0 in the options means what is usual for the operation. */
-static void fill_usual(struct kit_case *c)
-{
-    int linear = c->use == SKL_LINEAR;
-    c->heads = c->heads ? c->heads : linear ? 1 : 4;
-    c->key_heads[S] = c->key_heads[T] = c->key_heads[S] ? c->key_heads[S] : c->heads;
-    if (c->mix || c->lses) { /* mixed heads have no gradient */
-        c->key_heads[T] = kit_teacher_heads(c);
-        c->grads &= KIT_GRAD_STUDENT;
-    }
-    c->rows = c->rows ? c->rows : linear ? 256 : 4096;
-    c->cols = c->cols ? c->cols : linear ? 32000 : 4096;
-    c->dim[S] = c->dim[S] ? c->dim[S] : linear ? 2048 : 128;
-    c->dim[T] = c->dim[T] ? c->dim[T] : c->dim[S];
-    c->dtype[T] = c->dtype[S];
-}
-
 /* Device, threads and instruction set hold for all of the set; a case that is about one thread keeps its one. */
 static int run_set(const struct bench *given, const struct settings *settings)
 {

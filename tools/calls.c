@@ -15,6 +15,22 @@ struct kit_case usual_case(int use, int64_t rows, int64_t cols, int64_t dim)
     return c;
 }
 
+void fill_usual(struct kit_case *c)
+{
+    int linear = c->use == SKL_LINEAR;
+    c->heads = c->heads ? c->heads : linear ? 1 : 4;
+    c->key_heads[S] = c->key_heads[T] = c->key_heads[S] ? c->key_heads[S] : c->heads;
+    if (c->mix || c->lses) { /* mixed heads have no gradient */
+        c->key_heads[T] = kit_teacher_heads(c);
+        c->grads &= KIT_GRAD_STUDENT;
+    }
+    c->rows = c->rows ? c->rows : linear ? 256 : 4096;
+    c->cols = c->cols ? c->cols : linear ? 32000 : 4096;
+    c->dim[S] = c->dim[S] ? c->dim[S] : linear ? 2048 : 128;
+    c->dim[T] = c->dim[T] ? c->dim[T] : c->dim[S];
+    c->dtype[T] = c->dtype[S];
+}
+
 /* ----------------------------------------------------------------------------------------------- the device --- */
 
 static void wait_for_device(void)

@@ -17,6 +17,9 @@ extern const char *const call_names[];
  * would hide errors), the student's gradients, as many threads as there are processors. */
 struct kit_case usual_case(int use, int64_t rows, int64_t cols, int64_t dim);
 
+/* 0 in the options means what is usual for the operation. */
+void fill_usual(struct kit_case *c);
+
 /* Memory of the CPU, or of the CUDA device; enum skl_device. */
 const struct kit_memory *memory_of(int device);
 

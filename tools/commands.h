@@ -7,5 +7,6 @@ int command_info(int argc, char **argv);
 int command_check(int argc, char **argv);
 int command_demo(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_plan(int argc, char **argv);
 
 #endif

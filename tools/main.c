@@ -18,6 +18,7 @@ static const struct {
     {"demo", command_demo, "distil an attention layer and a vocabulary on built-in data, and show the memory it took"},
     {"info", command_info, "what this build and this machine have"},
     {"check", command_check, "compare the engine with the reference in double precision"},
+    {"plan", command_plan, "how evenly the threads of a large machine would share a call"},
     {"bench", command_bench, "speed, memory and error of one work or of a set of them"},
 };
 

@@ -108,12 +108,11 @@ struct skl_owner skl_b_of_block(const struct skl_work *w, const struct skl_block
     return (struct skl_owner){s->batch, head, s->column, s->columns};
 }
 
-/* How finely a block's columns are cut: the fewer blocks a wave has, the more tasks each must make. */
 static void cut_columns(const struct skl_run *run, struct skl_block *block, int64_t blocks)
 {
-    int64_t chunks = blocks && run->plan.tasks > blocks ? run->plan.tasks / blocks : 1, seen = skl_seen_tiles(block);
-    chunks = chunks < run->plan.chunks ? chunks : run->plan.chunks;
-    block->chunks = block->keys || chunks < seen ? chunks : seen; /* lists are counted later */
+    int64_t seen = skl_seen_tiles(block);
+    block->chunks = skl_chunks_of(&run->plan, blocks,
+                                  block->keys ? run->plan.chunks : seen); /* lists are counted later */
     block->kept_from = run->plan.keeps_seen ? block->first_column / block->bk : 0;
 }
 

@@ -88,14 +88,14 @@ static int mark_panel(const struct skl_run *run, const struct skl_block *block, 
     return k->mark_live(end - j0, dz + j0 * k->nr, limit, live + j0 / k->mr, entries + j0);
 }
 
-/* dz of the whole block for one tile, and how many entries of each side count. */
+/* dz of the task's panels for one tile, and how many entries of each side count. */
 static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
                     unsigned char *const live[2], int64_t count[2])
 {
     const struct skl_run *run = w->run;
     int nr = run->plan.kernels->nr;
     count[0] = count[1] = 0;
-    for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
+    for (int panel = w->from, j0, j1; panel < w->to && panel * nr < block->n; panel++) {
         float *const at[2] = {y[0] + panel * SKL_BK * nr, y[1] + panel * SKL_BK * nr};
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         float *const from_j0[2] = {at[0] + j0 * nr, at[1] + j0 * nr};
@@ -142,30 +142,41 @@ static float *sums_of_tile(const struct skl_worker *w, const struct skl_block *b
     if (!block->keys)
         return skl_sum_of_columns(w->run->work, block, side, tile * block->bk, stride);
     *stride = w->run->work->side[side].dim;
-    return memset(w->scratch.db, 0, (size_t)(skl_tile_columns(block, tile) * *stride) * sizeof(float));
+    return w->scratch.db;
 }
 
-/* db[j] += sum_i dz[i,j] a[i]; 'next' is the tile of logits that will be wanted after this one. */
+/* Step i of dim of db[j] += sum_i dz[i,j] a[i]. */
+static void add_step(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
+                     int64_t i, const float *dz, const unsigned char *live, struct skl_soon soon)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_kernels *k = run->plan.kernels;
+    int64_t dim = run->work->side[side].dim, d = i * k->nr, stride;
+    float *db = sums_of_tile(w, block, side, tile, &stride);
+    const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
+    run->plan.products[side]->grad_columns(skl_tile_columns(block, tile), skl_panels_in_use(run, block), live, dz, rows,
+                                           run->plan.block_rows, d, soon, dim - d < k->nr ? (int)(dim - d) : k->nr,
+                                           db + d, stride);
+}
+
+/* All of it; 'next' is the tile of logits that will be wanted after this one. */
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next)
 {
     const struct skl_run *run = w->run;
-    const struct skl_kernels *k = run->plan.kernels;
-    int64_t dim = run->work->side[side].dim, stride;
-    int64_t member = run->work->side[side].scorer == SKL_INNER ? run->work->side[side].member : pack;
-    int n = skl_tile_columns(block, tile), panels = skl_panels_in_use(run, block);
-    float *db = sums_of_tile(w, block, side, tile, &stride);
-    const char *rows = block->pack[side] + pack * run->plan.products[side]->block_bytes(dim, run->plan.block_rows);
-    int64_t steps = (dim + k->nr - 1) / k->nr, numbers = (int64_t)panels * SKL_BK * k->nr;
+    const struct skl_work_side *s = &run->work->side[side];
+    int64_t member = s->scorer == SKL_INNER ? s->member : pack, steps = skl_dim_steps(run->work, &run->plan, side);
+    int64_t numbers = (int64_t)skl_panels_in_use(run, block) * SKL_BK * run->plan.kernels->nr;
+    if (block->keys)
+        memset(w->scratch.db, 0, (size_t)(skl_tile_columns(block, tile) * s->dim) * sizeof(float));
     for (int64_t i = 0; i < steps; i++) {
-        int64_t d = i * k->nr, first = numbers * i / steps;
+        int64_t first = numbers * i / steps;
         struct skl_soon soon = block->keys ? skl_next_columns(run, block, side, member, tile, 0, (int)i, (int)steps)
                                            : soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
-        run->plan.products[side]->grad_columns(n, panels, live, dz, rows, run->plan.block_rows, d, soon,
-                                               dim - d < k->nr ? (int)(dim - d) : k->nr, db + d, stride);
+        add_step(w, block, tile, side, pack, i, dz, live, soon);
     }
     if (block->keys)
-        skl_scatter_keys(w, block, tile, side, db);
+        skl_scatter_keys(w, block, tile, side, w->scratch.db);
 }
 
 static void add_to_bias(const struct skl_run *run, struct skl_block *block, int64_t tile, int side, const float *dz)
@@ -179,12 +190,13 @@ static void add_to_bias(const struct skl_run *run, struct skl_block *block, int6
 }
 
 /* dz as the products read it: what needs it in f32 has had it. */
-static void split_dz(const struct skl_run *run, const struct skl_block *block, int64_t tile, int side, float *dz)
+static void split_dz(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, float *dz)
 {
+    const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     if (!run->plan.products[side]->split)
         return;
-    for (int panel = 0, j0, j1; panel * k->nr < block->n; panel++) {
+    for (int panel = w->from, j0, j1; panel < w->to && panel * k->nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         run->plan.products[side]->split(j0, (j1 + k->mr - 1) / k->mr * k->mr, dz + panel * SKL_BK * k->nr);
     }
@@ -214,7 +226,7 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
             if (block->dbias[side])
                 add_to_bias(w->run, block, tile, side, y[side]);
             if (w->run->work->grads & 1 << side)
-                split_dz(w->run, block, tile, side, y[side]);
+                split_dz(w, block, tile, side, y[side]);
             if (w->run->work->side[side].grad_b.data)
                 skl_add_to_columns(w, block, tile, side, 0, y[side], live[side],
                                    plan->recompute || tile + 1 == last ? NULL : y[!side] + tile_size);
@@ -265,31 +277,33 @@ static struct skl_soon soon_sums(const struct skl_run *run, const struct skl_blo
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
  * has, panel for panel as dz, what will be wanted after it. */
 void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
-                        const float *dz, const float *next, const unsigned char *live, int add, float *da)
+                        int from, int to, const float *dz, const float *next, const unsigned char *live, int add,
+                        float *da)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = skl_da_entries(run->work, &run->plan, side), panel_size = (int64_t)SKL_BK * k->nr;
     struct skl_columns columns = columns_for_rows(w, block, tile, side, d0, d);
-    for (int panel = 0, j0, j1; panel * k->nr < block->n; panel++, dz += panel_size, live += SKL_STRIPS_MAX) {
+    for (int panel = from, j0, j1; panel < to && panel * k->nr < block->n; panel++) {
         struct skl_soon soon = block->keys ? soon_sums(run, block, side, tile + 1, panel)
                                            : soon_logits(next ? next + panel * panel_size : NULL, panel_size);
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
-        run->plan.products[side]->grad_rows(strips * k->mr, d, live + j0 / k->mr, columns, j0, dz + j0 * k->nr, soon,
-                                            add, da + (panel * dim + d0) * k->nr);
+        run->plan.products[side]->grad_rows(strips * k->mr, d, live + panel * SKL_STRIPS_MAX + j0 / k->mr, columns, j0,
+                                            dz + panel * panel_size + j0 * k->nr, soon, add,
+                                            da + (panel * dim + d0) * k->nr);
     }
 }
 
 void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side,
-                   int64_t d0, int d)
+                   int64_t d0, int d, int from, int to)
 {
     const struct skl_plan *plan = &w->run->plan;
     int64_t panel_size = (int64_t)SKL_BK * w->run->plan.kernels->nr;
     for (int64_t tile = slab; tile < last; tile++) {
         int64_t at = (tile - slab) * plan->panels;
         if (skl_sees_tile(block, tile))
-            skl_grad_rows_tile(w, block, tile, side, d0, d, block->y[side] + at * panel_size,
+            skl_grad_rows_tile(w, block, tile, side, d0, d, from, to, block->y[side] + at * panel_size,
                                block->y[side] + (at + 1) * panel_size, block->live[side] + at * SKL_STRIPS_MAX, 1,
                                block->da[side]);
     }
@@ -311,7 +325,7 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     if (few)
         skl_list_entries(w, block, side, y[side]);
     else
-        split_dz(run, block, tile, side, y[side]);
+        split_dz(w, block, tile, side, y[side]);
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
     else if (s->grad_b.data)
@@ -319,8 +333,8 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
     if (s->grad_a.data && few)
         skl_add_listed_to_rows(w, block, tile, side, add, da);
     else if (s->grad_a.data)
-        skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, y[side], kept ? y[side] + tile_size : NULL, live, add,
-                           da);
+        skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, 0, run->plan.panels, y[side],
+                           kept ? y[side] + tile_size : NULL, live, add, da);
 }
 
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
@@ -343,4 +357,50 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
                 grad_tile(w, block, tile, side, y, few, tile + 1 < last, tile > first, da);
         }
     }
+}
+
+/* ---------------------------------------------------------------------------------- by tile, in two phases --- */
+
+/* A tile of the block's kept scores or dz, and its marks. */
+static void kept_tile(const struct skl_run *run, const struct skl_block *block, int64_t tile, float *y[2],
+                      unsigned char *live[2])
+{
+    int64_t at = (tile - block->kept_from) * run->plan.panels;
+    for (int side = 0; side < 2; side++) {
+        y[side] = block->y[side] + at * SKL_BK * run->plan.kernels->nr;
+        live[side] = block->live[side] ? block->live[side] + at * SKL_STRIPS_MAX : NULL;
+    }
+}
+
+void skl_grad_chunk_rows(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
+{
+    const struct skl_run *run = w->run;
+    int64_t first, last, count[2];
+    skl_chunk_range(block, chunk, &first, &last);
+    for (int64_t tile = first; tile < last; tile++) {
+        float *y[2];
+        unsigned char *live[2];
+        kept_tile(run, block, tile, y, live);
+        make_dz(w, block, tile, y, live, count);
+        for (int side = 0; side < 2; side++) {
+            const struct skl_work_side *s = &run->work->side[side];
+            if (run->work->grads & 1 << side)
+                split_dz(w, block, tile, side, y[side]);
+            if (s->grad_a.data)
+                skl_grad_rows_tile(w, block, tile, side, 0, (int)s->dim, w->from, w->to, y[side], NULL, live[side],
+                                   tile > first, block->da[side] + chunk * skl_da_size(run->work, &run->plan, side));
+        }
+    }
+}
+
+void skl_grad_tile_columns(const struct skl_worker *w, struct skl_block *block, int64_t tile, int64_t step)
+{
+    int64_t of_p = skl_dim_steps(w->run->work, &w->run->plan, 0);
+    int side = step >= of_p;
+    float *y[2];
+    unsigned char *live[2];
+    if (!skl_sees_tile(block, tile))
+        return;
+    kept_tile(w->run, block, tile, y, live);
+    add_step(w, block, tile, side, 0, side ? step - of_p : step, y[side], live[side], (struct skl_soon){0});
 }

@@ -73,8 +73,8 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
         if (s->grad_b.data)
             skl_add_to_columns(w, block, tile, side, k, dx, live, NULL);
         for (int64_t d0 = 0; da && d0 < s->dim; d0 += kc)
-            skl_grad_rows_tile(w, block, tile, side, d0, s->dim - d0 < kc ? (int)(s->dim - d0) : kc, dx, NULL, live,
-                               add, da);
+            skl_grad_rows_tile(w, block, tile, side, d0, s->dim - d0 < kc ? (int)(s->dim - d0) : kc, 0,
+                               run->plan.panels, dx, NULL, live, add, da);
     }
 }
 

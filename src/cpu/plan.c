@@ -14,16 +14,20 @@ enum {
     BLOCK_NEAR = 128,
     NEAR_TILES = 32,
     BLOCK_FAR = 256,
-    BLOCK_MIN = 64,     /* with fewer rows, recomputing logits is better than keeping them */
-    TASKS_LEAST = 16,   /* small problems get blocks of fewer rows until there are this many tasks */
-    BLOCKS = 8,         /* blocks at once: with their chunks, enough tasks for the threads of a large machine */
-    TASKS = 64,         /* blocks x chunks aimed at ... */
-    TASKS_BY_TILE = 16, /* ... when each has its own sum of da, 64 KiB at dim 128 */
-    TASKS_KEPT = 32,    /* blocks x tiles */
-    ALONE_GROUPS = 16,  /* that many groups of segments, each ... */
+    BLOCK_MIN = 64,        /* with fewer rows, recomputing logits is better than keeping them */
+    TASKS_LEAST = 16,      /* small problems get blocks of fewer rows until there are this many tasks */
+    BLOCKS = 8,            /* most blocks at once ... */
+    TASKS = 128,           /* ... and with their chunks, enough tasks for the threads of a large machine */
+    CHUNKS_BY_TILE = 16,   /* chunks of a block when each has its own sum of da ... */
+    CHUNK_TILES_MOST = 64, /* ... and as many again for so many tiles */
+    NARROW = 160,          /* tiles may be as narrow as this to make chunks equal; more would cost what it gains */
+    TASKS_KEPT = 32,       /* blocks x tiles, unless there are threads for more */
+    ALONE_GROUPS = 16,     /* that many groups of segments, each ... */
     ALONE_WORK =
         1 << 27, /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
+    DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
+    DA_ENTRIES_LEAST = 96, /* or where there are more threads */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
     LARGE_SHARE = 8        /* by default, one part in so many of a large vocabulary's matrices may be kept */
 };
@@ -80,7 +84,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
                            ? take(memory, &at, 4 * packs * skl_da_size(w, plan, i) * (plan->by_tile ? plan->chunks : 1))
                            : NULL;
         block->y[i] = plan->kept_tiles && s->dim ? take(memory, &at, 4 * tile * plan->kept_tiles) : NULL;
-        int marks = (w->grads & 1 << i) && !plan->by_tile;
+        int marks = (w->grads & 1 << i) && !(plan->by_tile && plan->recompute);
         block->live[i] = marks ? take(memory, &at, SKL_STRIPS_MAX * plan->panels * plan->kept_tiles) : NULL;
         int half = s->grad_b.data && s->grad_b.dtype != SKL_F32;
         block->db[i] = half ? take(memory, &at, 4 * plan->columns * s->dim) : NULL;
@@ -136,11 +140,12 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     int mixes = w->side[0].scorer != SKL_INNER || w->side[1].scorer != SKL_INNER;
     int index = w->side[w->student].scorer == SKL_INDEX && w->grads; /* which makes dz of a whole tile */
     size_t at = 0;
+    int kept = plan->kept_tiles && !plan->recompute; /* scores go to the block at once */
     scratch->queue = take(memory, &at, sizeof *scratch->queue);
     for (int i = 0; i < 2; i++) {
         int grad = w->grads & 1 << i;
         scratch->columns[i] = take(memory, &at, columns);
-        scratch->y[i] = take(memory, &at, one ? tile : tile * plan->panels);
+        scratch->y[i] = kept ? NULL : take(memory, &at, one ? tile : tile * plan->panels);
         scratch->capped[i] = grad && w->side[i].softcap > 0 ? take(memory, &at, tile) : NULL;
         if (i == w->student)
             scratch->tempered = grad && skl_tempered(w) ? take(memory, &at, tile) : NULL;
@@ -182,7 +187,10 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->panels = plan->block_rows / plan->kernels->nr;
     plan->kept_tiles = plan->keeps_seen ? seen_tiles(w, plan, plan->block_rows) : plan->kept_tiles;
     int64_t blocks_at_once = least(plan->blocks, most(plan->wave_tiles / plan->tiles, 1)); /* of the largest segment */
-    plan->chunks = plan->alone ? 1 : least(plan->tiles, most(plan->tasks / blocks_at_once, 1));
+    int64_t chunks = most(plan->by_tile ? plan->tasks : plan->tasks / blocks_at_once, 1);
+    if (!plan->by_tile) /* two tiles or more, unless that makes few */
+        chunks = least(chunks, most(plan->tiles / 2, BLOCKS));
+    plan->chunks = plan->alone ? 1 : least(seen_tiles(w, plan, plan->block_rows), chunks);
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch) + (plan->alone ? plan->block_bytes : 0);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
@@ -191,6 +199,33 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
     plan->bytes = skl_shared_bytes(plan) + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
     return plan->bytes;
+}
+
+/* How da is cut into tasks where dim is long: no sum depends on it, so that it may follow the threads. Parts of dim first, down to
+ * DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. */
+static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
+{
+    int64_t dim = most(w->side[0].grad_a.data ? w->side[0].dim : 0, w->side[1].grad_a.data ? w->side[1].dim : 0);
+    int64_t usual = most((dim + DA_ENTRIES - 1) / DA_ENTRIES, 2), finest = most(dim / DA_ENTRIES_LEAST, usual);
+    double best = 0;
+    for (int64_t rows = 1; rows <= most(plan->panels / 4, 1); rows *= 2)
+        for (int64_t parts = usual; parts <= finest; parts++) {
+            int64_t each = round_up((dim + parts - 1) / parts, plan->kernels->mr),
+                    panels = (plan->panels + rows - 1) / rows;
+            int64_t turns = ((dim + each - 1) / each * rows + plan->threads - 1) / plan->threads;
+            double even = (double)(dim * plan->panels) / (double)(plan->threads * turns * each * panels);
+            if (even <= best || best >= 0.95)
+                continue;
+            best = even, plan->da_parts = parts, plan->da_row_parts = rows;
+        }
+}
+
+/* May the panels of a chunk be different threads'? Everything that a sweep and dz leave is of one panel then. */
+static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
+{
+    int bias = w->side[0].grad_bias.data || w->side[1].grad_bias.data;
+    return plan->one_panel && !plan->recompute && !plan->alone && !bias && !plan->queries && w->skip_below == 0 &&
+           !w->listed.given && !plan->details[0] && !plan->details[1] && !plan->others;
 }
 
 /* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
@@ -204,6 +239,12 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
     int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
     plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
+    plan->da_parts = plan->da_row_parts = 1;
+    if (plan->by_tile && (int64_t)plan->blocks * plan->chunks < plan->threads && may_be_fine(w, plan))
+        plan->fine = (int)least(plan->panels,
+                                (plan->threads + plan->blocks * plan->chunks - 1) / (plan->blocks * plan->chunks));
+    if ((w->side[0].grad_a.data || w->side[1].grad_a.data) && !plan->by_tile && !plan->gather)
+        choose_da_tasks(w, plan);
 }
 
 /* ------------------------------------------------------------------------------------------------- choices --- */
@@ -230,15 +271,30 @@ static void measure_segments(const struct skl_work *w, struct skl_plan *plan)
     }
 }
 
-/* Tiles of equal width: whole strips of the FMA products, and what other units multiply at once. */
+/* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a chunk has some
+ * tiles, whatever the number of blocks at once: that may depend on the threads, sums may not. */
+static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
+{
+    if (!plan->by_tile)
+        return TASKS / (plan->own_columns ? least(plan->groups, BLOCKS) : BLOCKS);
+    return tiles < CHUNKS_BY_TILE ? most(tiles / 2, 1) : CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1);
+}
+
+/* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply at
+ * once. Where that would make them narrow, chunks that are not. */
 static void choose_tiles(struct skl_plan *plan)
 {
     enum { STEP = 32 };
     int fma = plan->products[1] == plan->kernels->products[SKL_F32];
     int64_t strip = fma ? plan->kernels->mr : common_multiple(plan->kernels->mr, STEP);
-    int64_t columns = plan->queries ? plan->listed : plan->columns, tiles = most((columns + SKL_BK - 1) / SKL_BK, 1);
-    plan->bk = (int)most(least(round_up((columns + tiles - 1) / tiles, strip), SKL_BK), strip);
+    int64_t columns = plan->queries ? plan->listed : plan->columns;
+    int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
+    int64_t even = (tiles + chunks - 1) / chunks * chunks, bk = round_up((columns + even - 1) / even, strip);
+    if (bk < NARROW || bk > SKL_BK)
+        bk = round_up((columns + tiles - 1) / tiles, strip);
+    plan->bk = (int)most(least(bk, SKL_BK), strip);
     plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
+    plan->tasks = plan->by_tile ? chunks : TASKS;
 }
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
@@ -369,8 +425,9 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
         groups = count_blocks(w, plan->block_rows);
     }
     /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments differ,
-     * that is more of the short ones. */
-    plan->wave_tiles = plan->kept_tiles || plan->by_tile ? TASKS_KEPT : BLOCKS * plan->tiles;
+     * that is more of the short ones. By tile, where that depends on the number of threads, no sum depends on it. */
+    int64_t enough = plan->by_tile ? most((w->threads + plan->tasks - 1) / plan->tasks, 1) : 1;
+    plan->wave_tiles = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT, enough * seen) : BLOCKS * plan->tiles;
     int64_t blocks = w->sequences ? BLOCKS : least(BLOCKS, most(plan->wave_tiles / seen, 1));
     plan->blocks = (int)most(least(groups, blocks), 1);
 }
@@ -404,6 +461,8 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
     int nr = plan->kernels->nr, given = w->shard.exchange != NULL;
     plan->recompute = 1, plan->keeps_seen = 0;
+    if (plan->by_tile) /* nothing that is held grows with the columns */
+        plan->tasks = least(plan->tasks, CHUNKS_BY_TILE);
     plan->keep = plan->keep == SKL_KEEP_NOTHING ? SKL_KEEP_NOTHING : SKL_KEEP_SCORES;
     plan->kept_tiles = w->grads && !plan->by_tile && !plan->gather ? least(plan->tiles, SLAB_TILES) : 0;
     choose_blocks(w, plan);
@@ -449,15 +508,14 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     enum skl_status status = choose_kernels(&w, plan);
     if (status || skl_nothing_to_do(&w))
         return status;
-    choose_tiles(plan);
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
-    plan->tasks = plan->by_tile ? TASKS_BY_TILE : TASKS;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
     choose_groups(&w, plan);
+    choose_tiles(plan);
     choose_alone(&w, plan);
     if (w.limit_is_default)
         w.limit = default_limit(&w, plan);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a call will be run, and the memory it will take. Nothing but the last two lines of the plan depends on the number
- * of threads, so neither do the results.
+ * How a call will be run, and the memory it will take. No sum depends on the number of threads: only how many blocks are at once
+ * where each has its own order (by_tile), and how the same sums are shared among tasks (threads, da_parts, da_row_parts, fine).
  *
  *     block    up to block_rows rows that see the same b; 'blocks' of them are worked on at once
  *     panel    nr rows of a block, side by side in the SIMD lanes
@@ -59,7 +59,7 @@ struct skl_plan {
     int alone;               /* a task is a group, which one thread works through from packing to writing */
     int clears;              /* ... and whose results and gradients it clears itself */
     int64_t wave_tiles;      /* a wave takes no further block once its blocks have so many tiles */
-    int64_t tasks, chunks;   /* tasks of a phase aimed at, of all blocks; most chunks that columns are cut into */
+    int64_t tasks, chunks;   /* tasks of a phase aimed at, by tile of a block, else of all; most chunks of a block */
     int details[2];          /* bits of enum skl_want, of P and Q */
     int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int gather;              /* listed columns alone: dot products with them, and no sweep */
@@ -74,8 +74,10 @@ struct skl_plan {
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
     size_t block_bytes, thread_bytes, states_bytes; /* states: of a shard's block, on their way */
-    size_t bytes; /* in all: the blocks, their descriptions, and private buffers of ... */
-    int threads;  /* ... as many threads as were asked for and fit the limit */
+    size_t bytes;                   /* in all: the blocks, their descriptions, and private buffers of ... */
+    int threads;                    /* ... as many threads as were asked for and fit the limit */
+    int64_t da_parts, da_row_parts; /* by slabs: parts of dim and of the rows that tasks of da are, for these threads */
+    int fine; /* by tile, with fewer chunks than threads: so many parts of the panels, and db in a phase of its own; else 0 */
 };
 
 /* Whose gradient of b is summed: columns column .. column + columns - 1 of one matrix. columns 0: nobody's. */
@@ -173,6 +175,38 @@ static inline int64_t skl_da_entries(const struct skl_work *w, const struct skl_
 static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_plan *plan, int side)
 {
     return plan->block_rows * skl_da_entries(w, plan, side);
+}
+
+/* How finely a block's tiles are cut: the fewer blocks a wave has, the more tasks each must make; by tile always the same. */
+static inline int64_t skl_chunks_of(const struct skl_plan *plan, int64_t blocks, int64_t tiles)
+{
+    int64_t chunks = blocks && plan->tasks > blocks && !plan->by_tile ? plan->tasks / blocks : 1;
+    chunks = chunks < plan->chunks && !plan->by_tile ? chunks : plan->chunks;
+    return chunks < tiles ? chunks : tiles;
+}
+
+/* Where dim is long, by slabs: tasks that the columns of a slab make; how many entries of da a task takes, whole strips of the
+ * micro-kernel, and how many such tasks a side has, for da_row_parts parts of the rows. */
+static inline int64_t skl_slab_tasks(const struct skl_plan *plan)
+{
+    enum { SLAB_TASKS = 8 };
+    return plan->recompute ? SLAB_TASKS : plan->chunks;
+}
+static inline int skl_da_entries_of_task(const struct skl_work *w, const struct skl_plan *plan, int side)
+{
+    int64_t dim = w->side[side].dim, mr = plan->kernels->mr, each = (dim + plan->da_parts - 1) / plan->da_parts;
+    return (int)((each + mr - 1) / mr * mr);
+}
+static inline int64_t skl_da_tasks(const struct skl_work *w, const struct skl_plan *plan, int side)
+{
+    int entries = skl_da_entries_of_task(w, plan, side);
+    return (w->side[side].dim + entries - 1) / entries * plan->da_row_parts;
+}
+
+/* Steps of nr entries of dim that db of a side is made in. */
+static inline int64_t skl_dim_steps(const struct skl_work *w, const struct skl_plan *plan, int side)
+{
+    return w->side[side].grad_b.data ? (w->side[side].dim + plan->kernels->nr - 1) / plan->kernels->nr : 0;
 }
 
 /* Bytes of the blocks that all threads share; a thread that works alone has its own. */

@@ -11,6 +11,9 @@
  *         finish    states into loss, LSEs, factors                         block x panel
  *         (a divergence of two sweeps: the second sweep and finish)
  *         tiles     dz, db, da of the chunk                                 block x chunk
+ *             or, with fewer chunks than threads (and the sweep is block x chunk x part of the panels):
+ *             rows      dz, da of the chunk                                 block x chunk x part of the panels
+ *             columns   db                                                  block x tile x step of dim
  *             or, where dim is long, by slabs of kept tiles:
  *             columns   dz, db                                              block x part of a slab
  *             rows      da                                                  block x side x entries of dim
@@ -32,7 +35,7 @@
 #include <sys/mman.h>
 #endif
 
-enum { CLEAR_PARTS = 64, DA_ENTRIES = 192, SLAB_TASKS = 8 };
+enum { CLEAR_PARTS = 64 };
 
 /* ------------------------------------------------------------------------------------------------- tasks --- */
 
@@ -82,16 +85,46 @@ static void task_scatter(struct skl_worker *w, struct skl_block *block, int64_t 
         skl_scatter_chunk(w, block, part);
 }
 
+/* A chunk, of some panels where the plan is fine. */
+static int64_t take_chunk(struct skl_worker *w, int64_t part)
+{
+    int64_t parts = w->run->plan.fine ? w->run->plan.fine : 1, panels = w->run->plan.panels;
+    w->from = (int)(panels * (part % parts) / parts), w->to = (int)(panels * (part % parts + 1) / parts);
+    return part / parts;
+}
+
+static int64_t chunk_tasks(const struct skl_plan *plan)
+{
+    return plan->chunks * (plan->fine ? plan->fine : 1);
+}
+
 static void task_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
+    int64_t chunk = take_chunk(w, part);
     if (block->n)
-        skl_sweep(w, block, part, 0);
+        skl_sweep(w, block, chunk, 0);
 }
 
 static void task_second_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
+    int64_t chunk = take_chunk(w, part);
     if (block->n)
-        skl_sweep(w, block, part, 1);
+        skl_sweep(w, block, chunk, 1);
+}
+
+static void task_chunk_rows(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    int64_t chunk = take_chunk(w, part);
+    if (block->n)
+        skl_grad_chunk_rows(w, block, chunk);
+}
+
+static void task_tile_columns(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    const struct skl_run *run = w->run;
+    int64_t steps = skl_dim_steps(run->work, &run->plan, 0) + skl_dim_steps(run->work, &run->plan, 1);
+    if (block->n)
+        skl_grad_tile_columns(w, block, part / steps, part % steps);
 }
 
 static void task_finish(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -145,29 +178,21 @@ static void task_columns(struct skl_worker *w, struct skl_block *block, int64_t 
         skl_grad_columns(w, block, w->slab, w->slab + tiles * part / tasks, w->slab + tiles * (part + 1) / tasks);
 }
 
-/* How many entries of da a task takes. The tasks are equal, at least two, and take whole strips of the micro-kernel and
- * at most about DA_ENTRIES. */
-static int entries_of_task(const struct skl_run *run, int side)
-{
-    int64_t dim = run->work->side[side].dim, tasks = (dim + DA_ENTRIES - 1) / DA_ENTRIES, mr = run->plan.kernels->mr;
-    tasks = tasks < 2 ? 2 : tasks;
-    return (int)(((dim + tasks - 1) / tasks + mr - 1) / mr * mr);
-}
-
 static int64_t tasks_of_side(const struct skl_run *run, int side)
 {
-    int entries = entries_of_task(run, side);
-    return run->work->side[side].grad_a.data ? (run->work->side[side].dim + entries - 1) / entries : 0;
+    return run->work->side[side].grad_a.data ? skl_da_tasks(run->work, &run->plan, side) : 0;
 }
 
+/* Entries of da of some panels. */
 static void task_rows(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     const struct skl_run *run = w->run;
-    int64_t tasks = tasks_of_side(run, 0);
-    int side = part >= tasks, entries = entries_of_task(run, side);
-    int64_t d0 = (side ? part - tasks : part) * entries, left = run->work->side[side].dim - d0;
+    int64_t tasks = tasks_of_side(run, 0), panels = run->plan.panels, rows = run->plan.da_row_parts;
+    int side = part >= tasks, entries = skl_da_entries_of_task(run->work, &run->plan, side);
+    int64_t k = side ? part - tasks : part, d0 = k / rows * entries, left = run->work->side[side].dim - d0;
     if (block->n)
-        skl_grad_rows(w, block, w->slab, slab_end(w), side, d0, left < entries ? (int)left : entries);
+        skl_grad_rows(w, block, w->slab, slab_end(w), side, d0, left < entries ? (int)left : entries,
+                      (int)(panels * (k % rows) / rows), (int)(panels * (k % rows + 1) / rows));
 }
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
@@ -177,7 +202,7 @@ static void do_slabs(struct skl_worker *w)
     const struct skl_plan *plan = &w->run->plan;
     int64_t tasks = tasks_of_side(w->run, 0) + tasks_of_side(w->run, 1);
     for (w->slab = 0; w->slab < plan->tiles; w->slab += plan->kept_tiles) {
-        w->slab_tasks = plan->recompute ? SLAB_TASKS : plan->chunks; /* the thread that kept a tile uses it */
+        w->slab_tasks = skl_slab_tasks(plan); /* the thread that kept a tile uses it */
         skl_do_phase(w, w->slab_tasks, task_columns);
         if (tasks)
             skl_do_phase(w, tasks, task_rows);
@@ -187,10 +212,16 @@ static void do_slabs(struct skl_worker *w)
 static void do_grads(struct skl_worker *w)
 {
     const struct skl_run *run = w->run;
-    if (run->plan.by_tile)
+    int64_t steps = skl_dim_steps(run->work, &run->plan, 0) + skl_dim_steps(run->work, &run->plan, 1);
+    if (run->plan.fine) {
+        skl_do_phase(w, chunk_tasks(&run->plan), task_chunk_rows);
+        if (steps)
+            skl_do_phase(w, run->plan.tiles * steps, task_tile_columns);
+    } else if (run->plan.by_tile) {
         skl_do_phase(w, run->plan.chunks, task_tiles);
-    else
+    } else {
         do_slabs(w);
+    }
     if (skl_has_grad_rows(&run->work->side[0]) || skl_has_grad_rows(&run->work->side[1]))
         skl_do_phase(w, run->plan.panels, task_write);
 }
@@ -201,7 +232,7 @@ static void do_sweep(struct skl_worker *w, skl_task *sweep, skl_task *finish)
     struct skl_run *run = w->run;
     int first = sweep == task_sweep;
     int partial = run->plan.call == SKL_CALL_PARTIAL, shard = run->work->shard.exchange != NULL;
-    skl_do_phase(w, run->plan.chunks, sweep);
+    skl_do_phase(w, chunk_tasks(&run->plan), sweep);
     if (partial || shard)
         skl_do_phase(w, run->plan.panels, first && shard ? task_first_states : task_states);
     if (shard && w->rank == 0) { /* the caller's function meets the caller's tiles */
@@ -288,7 +319,7 @@ static void task_group(struct skl_worker *w, struct skl_block *block, int64_t pa
 static void work_together(void *data, int rank)
 {
     struct skl_run *run = data;
-    struct skl_worker w = {.run = run, .rank = rank};
+    struct skl_worker w = {.run = run, .rank = rank, .to = run->plan.panels};
     char *mine = run->scratch + (size_t)rank * run->plan.thread_bytes;
     size_t used = skl_lay_scratch(run->work, &run->plan, mine, &w.scratch);
     if (run->plan.alone)

@@ -37,6 +37,7 @@ struct skl_worker {
     int rank;
     int64_t phase;                 /* number of the phase, the same in every thread */
     int64_t phases_in_wave;        /* for the progress, to which each phase of a wave counts the same */
+    int from, to;                  /* panels that the task is about, where tasks share a block's: all, or some */
     int64_t slab;                  /* gradient: first of the kept tiles */
     int64_t slab_tasks;            /* gradient: tasks that a slab's tiles make */
     struct skl_block own;          /* plan.alone: the thread's block */
@@ -230,8 +231,11 @@ void skl_flush_columns(const struct skl_run *run, struct skl_block *block, int64
 /* grad.c: dz and its two products. */
 void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t first, int64_t last);
 void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side,
-                   int64_t d0, int d);
+                   int64_t d0, int d, int from, int to);
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
+/* The same in two phases, for more threads than there are chunks: dz and da of some panels; then steps of dim of a tile's db. */
+void skl_grad_chunk_rows(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
+void skl_grad_tile_columns(const struct skl_worker *w, struct skl_block *block, int64_t tile, int64_t step);
 /* Where the columns' gradient is summed in f32: in the output itself, or in the block when that has 16 bits. */
 float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
                           int64_t *stride);
@@ -240,7 +244,8 @@ float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *bloc
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next);
 void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
-                        const float *dz, const float *next, const unsigned char *live, int add, float *da);
+                        int from, int to, const float *dz, const float *next, const unsigned char *live, int add,
+                        float *da); /* of panels from .. to - 1 */
 
 /* grad_sparse.c: the same two products over the few entries that count. */
 void skl_list_entries(const struct skl_worker *w, const struct skl_block *block, int side, const float *dz);

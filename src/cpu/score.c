@@ -149,21 +149,22 @@ static void score_side(const struct skl_worker *w, const struct skl_block *block
     }
 }
 
-static void score_whole(const struct skl_run *run, const struct skl_block *block, int panel, int panels, int64_t tile,
-                        const struct skl_columns columns[2], float *const y[2])
+/* 'part' of 'parts': which of the next tile's columns to ask for. */
+static void score_whole(const struct skl_run *run, const struct skl_block *block, int panel, int part, int parts,
+                        int64_t tile, const struct skl_columns columns[2], float *const y[2])
 {
     for (int side = 0; side < 2; side++)
         if (run->work->side[side].dim)
-            skl_score_panel(
-                run, block, side, 0, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
-                skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, panel, panels), y[side]);
+            skl_score_panel(run, block, side, 0, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
+                            skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, part, parts),
+                            y[side]);
 }
 
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use)
 {
     const struct skl_run *run = w->run;
-    int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block);
+    int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block), to = w->to < panels ? w->to : panels;
     struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
@@ -177,14 +178,14 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         else
             score_side(w, block, side, tile, y[side], panel_stride);
     }
-    for (int panel = 0; panel < panels; panel++) {
+    for (int panel = w->from; panel < to; panel++) {
         float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
         int j0, j1;
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         if (j0 >= j1)
             continue;
         if (run->plan.one_panel)
-            score_whole(run, block, panel, panels, tile, columns, mine);
+            score_whole(run, block, panel, panel - w->from, to - w->from, tile, columns, mine);
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         shape_panel(run, block, panel, tile, j1 - j0, from_j0);
         if (use)

@@ -59,9 +59,10 @@ static void sum_panel(const struct skl_run *run, struct skl_block *block, int64_
     skl_sum_others(run, block, chunk, panel, y, n);
 }
 
-static void empty_states(const struct skl_run *run, struct skl_block *block, int64_t chunk)
+static void empty_states(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
 {
-    for (int panel = 0; panel < run->plan.panels; panel++) {
+    const struct skl_run *run = w->run;
+    for (int panel = w->from; panel < w->to; panel++) {
         struct skl_panel_state *s = state_of(run, block, chunk, panel);
         memset(s, 0, sizeof *s);
         for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
@@ -69,11 +70,12 @@ static void empty_states(const struct skl_run *run, struct skl_block *block, int
     skl_empty_details(run, block, chunk);
 }
 
-static void use_kept_tile(const struct skl_run *run, struct skl_block *block, int64_t chunk, int64_t tile,
+static void use_kept_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile,
                           float *const y[2], int64_t panel_stride, skl_panel_user *use)
 {
+    const struct skl_run *run = w->run;
     int nr = run->plan.kernels->nr;
-    for (int panel = 0, j0, j1; panel * nr < block->n; panel++) {
+    for (int panel = w->from, j0, j1; panel < w->to && panel * nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         float *const mine[2] = {y[0] + panel * panel_stride + j0 * nr, y[1] + panel * panel_stride + j0 * nr};
         use(run, block, chunk, panel, tile, mine, j1 - j0);
@@ -85,13 +87,13 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
     const struct skl_run *run = w->run;
     int64_t first, last;
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
-    empty_states(run, block, chunk);
+    empty_states(w, block, chunk);
     skl_chunk_range(block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         int64_t stride = tile_place(w, block, tile, keep, y);
         if (second && keep)
-            use_kept_tile(run, block, chunk, tile, y, stride, sum_panel);
+            use_kept_tile(w, block, chunk, tile, y, stride, sum_panel);
         else
             skl_score_tile(w, block, chunk, tile, y, stride, second ? sum_panel : push_panel);
     }

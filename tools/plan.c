@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamkl plan: how the CPU engine would run a call on any number of threads, without such a machine and without operands.
+ */
+#include "calls.h"
+#include "commands.h"
+#include "cpu/phases.h"
+#include "options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Addresses that nobody reads, far enough apart for operands of any size. */
+static struct skl_tensor nowhere(int use, int dtype, int k, int64_t batch, int64_t heads, int64_t n, int64_t dim)
+{
+    const void *at = (const void *)((uintptr_t)(k + 1) << 42);
+    return use == SKL_LINEAR ? skl_matrix(dtype, at, n, dim) : skl_heads(dtype, at, batch, heads, n, dim);
+}
+
+static void describe(const struct kit_case *c, struct skl_problem *p, struct skl_outputs *out, int grads)
+{
+    struct skl_tensor a[2], b[2];
+    for (int i = S; i <= T; i++) {
+        a[i] = nowhere(c->use, c->dtype[S], 2 * i, c->batch, c->heads, c->rows, c->dim[i]);
+        b[i] = nowhere(c->use, c->dtype[S], 2 * i + 1, c->batch, c->key_heads[S], c->cols, c->dim[i]);
+    }
+    *p = c->use == SKL_LINEAR ? skl_linear(a[S], b[S], a[T], b[T]) : skl_attention(a[S], b[S], a[T], b[T]);
+    p->threads = c->threads, p->isa = c->isa;
+    *out = skl_no_outputs();
+    static double value;
+    out->value = &value;
+    if (!grads)
+        return;
+    out->s.a = nowhere(c->use, SKL_F32, 4, c->batch, c->heads, c->rows, c->dim[S]);
+    out->s.b = nowhere(c->use, SKL_F32, 5, c->batch, c->key_heads[S], c->cols, c->dim[S]);
+}
+
+static void print_plan(const struct skl_work *w, const struct skl_plan *plan)
+{
+    struct skl_phase phases[SKL_PHASES_MAX];
+    int n = skl_count_phases(w, plan, phases);
+    double all = 0;
+    for (int i = 0; i < n; i++) all += phases[i].work;
+    printf("threads %d of %d asked for, %.1f MiB, %s, ", plan->threads, w->threads, (double)plan->bytes / 1048576,
+           skl_isa_name(plan->kernels->isa));
+    if (plan->alone)
+        printf("%lld groups, each one thread's alone\n", (long long)plan->groups);
+    else
+        printf("blocks of %d rows, %d at once, %lld tiles of %d columns, %lld chunks a block\n", plan->block_rows,
+               plan->blocks, (long long)plan->tiles, plan->bk, (long long)plan->chunks);
+    printf("%-14s %8s %12s %7s %11s\n", "phase", "tasks", "work", "share", "efficiency");
+    for (int i = 0; i < n; i++)
+        printf("%-14s %8lld %12.4g %6.1f%% %11.3f\n", phases[i].name, (long long)phases[i].tasks, phases[i].work,
+               100 * phases[i].work / all, skl_efficiency(plan, &phases[i], 1));
+    printf("%-14s %8s %12.4g %6.1f%% %11.3f\n", "all", "", all, 100.0, skl_efficiency(plan, phases, n));
+}
+
+int command_plan(int argc, char **argv)
+{
+    enum { most = 1 << 30 };
+    static const char *const passes[] = {"value", "value_and_grad", NULL};
+    const char *about = "How the CPU engine would run a call: its phases between barriers, the tasks of a wave, their "
+                        "work in multiply-adds, and the\n"
+                        "efficiency work / (threads x longest share of a thread). Nothing is computed or measured; "
+                        "rows see all columns.";
+    struct kit_case c = usual_case(SKL_ATTENTION, 0, 0, 0);
+    int64_t threads = 128;
+    int pass = 0;
+    c.heads = c.key_heads[S] = 0;
+    struct option_spec options[] = {
+        {"op", OPTION_NAME, &c.use, 0, 0, kit_use_names, "what to run", 0},
+        {"pass", OPTION_NAME, &pass, 0, 0, passes, "value; value and gradient together", 0},
+        {"dtype", OPTION_NAME, &c.dtype[S], 0, 0, kit_dtype_names, "of the operands; gradients are f32", 0},
+        {"batch", OPTION_INT, &c.batch, 1, most, NULL, "attention: batch", 0},
+        {"heads", OPTION_INT, &c.heads, 0, most, NULL, "attention: query heads; 0: 4", 0},
+        {"kv-heads", OPTION_INT, &c.key_heads[S], 0, most, NULL, "attention: key heads; 0: as many as heads", 0},
+        {"rows", OPTION_INT, &c.rows, 0, most, NULL, "queries or tokens; 0: 4096, linear 256", 0},
+        {"cols", OPTION_INT, &c.cols, 0, most, NULL, "keys or vocabulary; 0: 4096, linear 32000", 0},
+        {"dim-s", OPTION_INT, &c.dim[S], 0, most, NULL, "student width; 0: 128, linear 2048", 0},
+        {"dim-t", OPTION_INT, &c.dim[T], 0, most, NULL, "teacher width; 0: as the student", 0},
+        {"threads", OPTION_INT, &threads, 1, SKL_THREADS_MAX, NULL, "number of threads", 0},
+        {"isa", OPTION_NAME, &c.isa, 0, 0, isa_names, "instruction set", 0},
+        {0},
+    };
+    struct command command = {"plan", about, options};
+    options_parse(&command, argc, argv);
+    require_isa(&command, c.isa);
+    fill_usual(&c);
+    c.threads = (int)threads;
+    struct skl_problem p;
+    struct skl_outputs out;
+    struct skl_work w;
+    struct skl_plan plan;
+    enum skl_call call = pass ? SKL_CALL_VALUE_AND_GRAD : SKL_CALL_VALUE;
+    describe(&c, &p, &out, pass);
+    enum skl_status status = skl_check(call, &p, NULL, &out, NULL, &w);
+    if (!status)
+        status = skl_make_plan(call, &w, &plan);
+    if (status) {
+        fprintf(stderr, "streamkl plan: %s\n", skl_last_error());
+        return EXIT_WRONG;
+    }
+    print_plan(&w, &plan);
+    return 0;
+}
