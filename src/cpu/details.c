@@ -78,6 +78,27 @@ static void take_there(int nr, int64_t first, const float *other, int n, struct 
     }
 }
 
+/* Does every row of the panel see all n columns from 'first' on? */
+static int sees_all(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first, int n)
+{
+    int nr = run->plan.kernels->nr;
+    for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++)
+        if (block->lo[row] > first || block->hi[row] < first + n)
+            return 0;
+    return 1;
+}
+
+/* The sum of the scores that each row sees: what it does not see is -inf in the tile. */
+static void add_seen(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first, const float *x,
+                     int n, struct skl_panel_details *d)
+{
+    int nr = run->plan.kernels->nr;
+    for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++)
+        for (int j = 0; j < n; j++)
+            if (first + j >= block->lo[row] && first + j < block->hi[row])
+                d->sum[i] += (double)x[j * nr + i];
+}
+
 void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
                       float *const y[2], int n)
 {
@@ -86,7 +107,11 @@ void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_
             continue;
         struct skl_panel_details *d = &block->details[side][chunk * run->plan.panels + panel];
         int want = run->plan.details[side];
-        run->plan.kernels->details(n, y[side], first, want, run->unit[side], unit1_base2(run->work, side), d);
+        int part = (want & SKL_WANT_SUM) && !sees_all(run, block, panel, first, n);
+        run->plan.kernels->details(n, y[side], first, part ? want & ~SKL_WANT_SUM : want, run->unit[side],
+                                   unit1_base2(run->work, side), d);
+        if (part)
+            add_seen(run, block, panel, first, y[side], n, d);
         if (want & SKL_WANT_LABEL)
             take_labels(run, block, panel, first, y[side], n, d);
         if (want & SKL_WANT_MASS)
@@ -304,8 +329,13 @@ void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, i
     int nr = run->plan.kernels->nr;
     if (w->scratch.tempered)
         run->plan.kernels->add_tile(n, w->scratch.tempered, dz);
-    for (int j = 0; run->work->labels.smoothing > 0 && j < n; j++)
+    int smooth = run->work->labels.smoothing > 0, all = smooth && sees_all(run, block, panel, first, n);
+    for (int j = 0; all && j < n; j++)
         for (int i = 0; i < nr; i++) dz[j * nr + i] -= l->flat[i];
+    for (int i = 0, row = panel * nr; smooth && !all && i < nr && row < block->n; i++, row++)
+        for (int j = 0; j < n; j++)
+            if (first + j >= block->lo[row] && first + j < block->hi[row])
+                dz[j * nr + i] -= l->flat[i];
     for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
         int64_t j = block->label[row] - run->work->shard.first - first;
         if (block->label[row] >= 0 && j >= 0 && j < n)

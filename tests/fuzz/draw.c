@@ -114,13 +114,61 @@ static void draw_weights(struct call *c)
     }
 }
 
-/* The rules of the header once more: what a row sees, and the upstream gradient of its loss. */
-static void apply_masks(struct call *c)
+/* Where no row must be exactly 0, and states need not carry it. A label is a column that its row sees; nothing is known of
+ * other ones. */
+static int has_labels(struct call *c)
+{
+    int kind = c->kind == KIND_ORDINARY || c->kind == KIND_NEAR || c->kind == KIND_OFFSET;
+    int path = c->path == PATH_VALUE || c->path == PATH_GRAD || c->path == PATH_BACKWARD;
+    return c->p.use == SKL_LINEAR && kind && path && rng_chance(&c->random, 50);
+}
+
+static void draw_labels(struct call *c)
+{
+    struct rng *r = &c->random;
+    if (!has_labels(c))
+        return;
+    int64_t ignore = RNG_PICK(r, -100, -1, 1 << 20);
+    c->ids = row_view(c, rng_chance(r, 50) ? SKL_I64 : SKL_I32);
+    c->labels = (struct skl_labels){sizeof c->labels,
+                                    c->ids.t,
+                                    .weight = RNG_PICK(r, 0, 0.5, 1, 2),
+                                    .kl_weight = RNG_PICK(r, 1, 0.3, 4, 0),
+                                    .ignore = ignore,
+                                    .smoothing = rng_chance(r, 70) ? 0 : 0.1,
+                                    .z_loss = rng_chance(r, 70) ? 0 : 1e-2};
+    c->p.labels = &c->labels;
+    c->p.skip_below = 0;
+    for (int64_t i = 0; i < c->rows; i++) {
+        int ignored = rng_chance(r, 25);
+        int64_t any = c->hi[i] > c->lo[i] ? rng_between(r, c->lo[i], c->hi[i] - 1) : 0;
+        c->label[i] = ignored || c->hi[i] <= c->lo[i] ? -1 : any;
+        view_set(&c->ids.t, i, (double)(ignored ? ignore : any));
+    }
+}
+
+/* The rules of the header once more: the upstream gradient of a row's loss. */
+static void apply_weights(struct call *c)
 {
     double total = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < c->rows; i++) {
+            double w = c->weight.memory ? view_get(&c->weight.t, i) : 1;
+            if (c->ids.memory && !c->weight.memory && view_get(&c->ids.t, i) == (double)c->labels.ignore)
+                w = 0;
+            if (pass == 0)
+                total += w;
+            else
+                c->g[i] = w == 0 || c->hi[i] <= c->lo[i] ? 0 : c->p.reduction == SKL_SUM ? w : w / total;
+        }
+}
+
+/* And what it sees. */
+static void apply_masks(struct call *c)
+{
+    c->label = room((size_t)c->rows * sizeof *c->label);
     c->lo = room((size_t)c->rows * sizeof *c->lo), c->hi = room((size_t)c->rows * sizeof *c->hi);
     c->g = room((size_t)c->rows * sizeof *c->g);
-    for (int64_t i = 0; i < c->rows; i++) total += c->weight.memory ? view_get(&c->weight.t, i) : 1;
     for (int64_t i = 0; i < c->rows; i++) {
         int64_t first = -1, last = -1, diagonal = i % c->n + c->columns - c->n;
         for (int64_t j = 0; j < c->columns; j++) {
@@ -131,9 +179,8 @@ static void apply_masks(struct call *c)
             if (sees)
                 first = first < 0 ? j : first, last = j;
         }
-        double w = c->weight.memory ? view_get(&c->weight.t, i) : 1;
+        c->label[i] = -1;
         c->lo[i] = first < 0 ? 0 : first, c->hi[i] = first < 0 ? 0 : last + 1;
-        c->g[i] = w == 0 || first < 0 ? 0 : c->p.reduction == SKL_SUM ? w : w / total;
     }
 }
 
@@ -278,7 +325,7 @@ static void finish_problem(struct call *c)
         view_remember(&s->a), view_remember(&s->b), view_remember(&s->bias);
     }
     p->begin = c->begin.t, p->end = c->end.t, p->weight = c->weight.t;
-    view_remember(&c->begin), view_remember(&c->end), view_remember(&c->weight);
+    view_remember(&c->begin), view_remember(&c->end), view_remember(&c->weight), view_remember(&c->ids);
 }
 
 static void draw_wishes(struct call *c)
@@ -308,6 +355,8 @@ void draw_call(struct call *c, struct rng random)
     draw_masks(c);
     draw_weights(c);
     apply_masks(c);
+    draw_labels(c);
+    apply_weights(c);
     for (int i = 0; i < 2; i++) {
         make_operands(c, i);
         fill_operands(c, i);
@@ -326,8 +375,8 @@ void draw_free(struct call *c)
         view_free(&s->a), view_free(&s->b), view_free(&s->bias);
         free(s->A), free(s->B), free(s->C);
     }
-    view_free(&c->begin), view_free(&c->end), view_free(&c->weight);
-    free(c->lo), free(c->hi), free(c->g);
+    view_free(&c->begin), view_free(&c->end), view_free(&c->weight), view_free(&c->ids);
+    free(c->lo), free(c->hi), free(c->g), free(c->label);
 }
 
 int64_t draw_matrix(const struct call *c, int side, int64_t row)
@@ -347,7 +396,7 @@ void draw_describe(const struct call *c, char *text, size_t size)
              "%s, %s, %s %s, rows %lldx%lldx%lld, columns %lld, D %lld/%lld, heads of b %lld/%lld, dtypes %s %s/%s %s, "
              "bias %d/%d, "
              "scale %g/%g, softcap %g/%g, T %g, beta %g, spread %.3g/%.3g, offset %.4g/%.4g, weights %d, reduction %d, "
-             "causal %d, "
+             "labels %d (%g, KL %g, smoothing %g, z %g), causal %d, "
              "window %lld/%lld, begin/end %d/%d, skip_below %g, isa %s, threads %d, gradients %d, limit %d",
              kind_names[c->kind], path_names[c->path], c->p.use == SKL_ATTENTION ? "attention" : "linear",
              divergences[c->p.divergence], (long long)c->batch, (long long)c->heads, (long long)c->n,
@@ -355,7 +404,8 @@ void draw_describe(const struct call *c, char *text, size_t size)
              (long long)t->key_heads, types[s->a.t.dtype], types[s->b.t.dtype], types[t->a.t.dtype],
              types[t->b.t.dtype], s->bias.memory != NULL, t->bias.memory != NULL, c->p.s.scale, c->p.t.scale,
              c->p.s.softcap, c->p.t.softcap, c->p.temperature, c->p.beta, s->spread, t->spread, s->offset, t->offset,
-             c->weight.memory != NULL, (int)c->p.reduction, (int)c->p.causal, (long long)c->p.window_left,
+             c->weight.memory != NULL, (int)c->p.reduction, c->ids.memory != NULL, c->labels.weight,
+             c->labels.kl_weight, c->labels.smoothing, c->labels.z_loss, (int)c->p.causal, (long long)c->p.window_left,
              (long long)c->p.window_right, c->begin.memory != NULL, c->end.memory != NULL, c->p.skip_below,
              skl_isa_name((enum skl_isa)c->p.isa), (int)c->p.threads, c->want, c->limit);
 }

@@ -30,8 +30,10 @@ enum path {
 
 extern const char *const kind_names[KINDS], *const path_names[PATHS];
 
-/* The results over the rows, in the order of skl_outputs. */
-enum { LOSS, LSE_S, LSE_T, KL_S, KL_T, M_S, M_T, L_S, L_T, ROW_RESULTS };
+/* The results over the rows, in the order of skl_outputs; those after STATE_RESULTS are not of partial rows, and L1_S is
+ * only for a backward. */
+enum { LOSS, LSE_S, LSE_T, KL_S, KL_T, M_S, M_T, L_S, L_T, STATE_RESULTS };
+enum { KL = STATE_RESULTS, CE, ENTROPY_S, ENTROPY_T, LOGPROB_S, LOGPROB_T, L1_S, ROW_RESULTS };
 
 /* The gradients: 3 side + one of these. */
 enum { GRAD_A, GRAD_B, GRAD_BIAS, GRADS = 6 };
@@ -50,12 +52,14 @@ struct call {
     enum path path;
     struct skl_problem p;
     struct side side[2];
-    struct view begin, end, weight;
-    int ndim; /* of a tensor over the rows */
+    struct view begin, end, weight, ids;
+    struct skl_labels labels; /* p.labels points to it, or nowhere */
+    int ndim;                 /* of a tensor over the rows */
     int64_t lead[3];
     int64_t batch, heads, n, rows, columns;
     int64_t *lo, *hi; /* [rows]: the columns a row sees, by this program's own reading of the rules */
     double *g;        /* [rows]: its upstream gradient; 0 too when it sees no column */
+    int64_t *label;   /* [rows]: a column, or -1: ignored */
     int want;         /* bit 3 side + GRAD_*: which gradients */
     int want_rows;    /* bit: which results over the rows */
     int half_grads;   /* the same bits: in the operand's own dtype instead of f32 */

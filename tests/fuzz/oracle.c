@@ -56,11 +56,11 @@ static void cap(double c, double T, double x, double dx, double scale, struct di
     d->dslope[j] = fabs(scale) / T * (2 * fabs(t) * (dt + 4 * U) + 4 * U);
 }
 
-static void logits(const struct call *c, int side, int64_t row, struct distribution *d)
+static void logits(const struct call *c, int side, int64_t row, double T, struct distribution *d)
 {
     const struct side *s = &c->side[side];
     const struct skl_side *o = side == STUDENT ? &c->p.s : &c->p.t;
-    double dim = (double)s->dim, T = c->p.temperature;
+    double dim = (double)s->dim;
     double scale = draw_scale(c, side);
     d->chain = fabs(scale) / T;
     const double *a = s->A + row * s->dim, *b = s->B + (draw_matrix(c, side, row) * s->height + c->lo[row]) * s->dim;
@@ -256,6 +256,66 @@ static int flat(const double *z, int64_t n)
     return 1;
 }
 
+static void put(struct oracle *o, int which, int64_t row, double want, double bound)
+{
+    o->row[which].want[row] = want;
+    o->row[which].bound[row] = bound + U * fabs(want) + TINY;
+}
+
+/* -sum p log p */
+static void entropy(struct oracle *o, int which, int64_t row, const struct distribution *d, int64_t n)
+{
+    double H = 0, bound = 8 * U;
+    for (int64_t j = 0; j < n; j++) {
+        double size = times(d->p[j], fabs(d->lp[j]));
+        H += size;
+        bound += times(d->dp[j], fabs(d->lp[j])) + times(d->p[j] + d->dp[j], d->delta[j] + d->dlse) + 8 * U * size;
+    }
+    put(o, which, row, H, bound);
+}
+
+/* What labels add to a row: the student's cross-entropy at temperature 1, with smoothing s and z_loss c
+ *     CE = (1 - s) (LSE - z[y]) + s (LSE - mean z) + c LSE^2        dz = p (1 + 2 c LSE) - (1 - s) 1[y] - s / n
+ * each sum off by its terms' errors, and 4 u of their sizes. The divergence's own dz are multiplied by kl_weight. */
+static void label_row(const struct call *c, int64_t row, struct distribution d[2], struct distribution at_1[2],
+                      double K, double dK, struct oracle *o)
+{
+    const struct skl_labels *l = &c->labels;
+    struct distribution *E = &at_1[STUDENT];
+    int64_t n = c->hi[row] - c->lo[row], y = c->label[row] - c->lo[row];
+    double mean = 0, size = 0, dmean = 0, s = l->smoothing, kw = l->kl_weight, lse, ce, dce;
+    for (int i = 0; i < 2; i++)
+        for (int64_t j = 0; j < n; j++)
+            d[i].dz[j] *= kw, d[i].ddz[j] = times(kw, d[i].ddz[j] + 2 * U * fabs(d[i].dz[j]));
+    if (c->label[row] < 0) {
+        put(o, LOSS, row, kw * K, times(kw, dK) + 2 * U * fabs(kw * K));
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        logits(c, i, row, 1, &at_1[i]);
+        probabilities(&at_1[i], n, 0);
+        double z = at_1[i].z[y];
+        put(o, LOGPROB_S + i, row, at_1[i].lp[y],
+            at_1[i].dlse + at_1[i].delta[y] + 4 * U * (1 + fabs(z) + fabs(at_1[i].lse)));
+    }
+    for (int64_t j = 0; j < n; j++)
+        mean += E->z[j] / (double)n, size += fabs(E->z[j]) / (double)n, dmean += E->delta[j] / (double)n;
+    lse = E->lse;
+    ce = (1 - s) * -E->lp[y] + s * (lse - mean) + l->z_loss * lse * lse;
+    dce = E->dlse + (1 - s) * E->delta[y] + s * dmean + 2 * l->z_loss * fabs(lse) * E->dlse +
+          4 * U * (2 + fabs(lse) + fabs(E->z[y]) + s * size * sqrt((double)n) + l->z_loss * lse * lse);
+    put(o, CE, row, ce, dce);
+    put(o, LOSS, row, kw * K + l->weight * ce,
+        times(kw, dK) + l->weight * dce + 2 * U * (fabs(kw * K) + fabs(l->weight * ce)));
+    for (int64_t j = 0; j < n; j++) {
+        double by = 1 + 2 * l->z_loss * lse, hot = (j == y ? 1 - s : 0) + s / (double)n;
+        E->dz[j] = l->weight * (E->p[j] * by - hot);
+        E->ddz[j] = l->weight * (times(E->dp[j], fabs(by)) + 2 * l->z_loss * E->dlse * (E->p[j] + E->dp[j]) +
+                                 4 * U * (E->p[j] * fabs(by) + hot));
+        E->factor[j] = l->weight * fabs(by);
+    }
+}
+
 /* dz into the gradients of one side, all times g. skip_below may leave out entries up to it. */
 static void add_gradients(const struct call *c, int side, int64_t row, const struct distribution *d, struct oracle *o)
 {
@@ -283,25 +343,20 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
     }
 }
 
-static void put(struct oracle *o, int which, int64_t row, double want, double bound)
-{
-    o->row[which].want[row] = want;
-    o->row[which].bound[row] = bound + U * fabs(want) + TINY;
-}
-
 static void nothing_known(struct distribution d[2], int64_t n, double bound[3])
 {
     for (int64_t j = 0; j < n; j++) d[0].ddz[j] = d[1].ddz[j] = INFINITY;
     for (int i = 0; i < 3; i++) bound[i] = INFINITY;
 }
 
-static void one_row(const struct call *c, int64_t row, int lse_error, struct distribution d[2], struct oracle *o)
+static void one_row(const struct call *c, int64_t row, int lse_error, struct distribution d[2],
+                    struct distribution at_1[2], struct oracle *o)
 {
     struct distribution *S = &d[STUDENT], *T = &d[TEACHER];
     int64_t n = c->hi[row] - c->lo[row];
     double result[3] = {0, 0, 0}, bound[3] = {0, 0, 0};
     for (int i = 0; i < 2; i++) {
-        logits(c, i, row, &d[i]);
+        logits(c, i, row, c->p.temperature, &d[i]);
         probabilities(&d[i], n, lse_error);
     }
     if (c->p.divergence == SKL_JSD)
@@ -312,17 +367,24 @@ static void one_row(const struct call *c, int64_t row, int lse_error, struct dis
         result[2] = kl(S, T, n, &bound[2]);
     if (S->rounded >= 1 || T->rounded >= 1) /* an LSE in f32 that may be off by 1: probabilities mean nothing */
         nothing_known(d, n, bound);
-    o->exact[row] = c->kind == KIND_IDENTICAL || (flat(S->z, n) && flat(T->z, n) && (c->kind == KIND_FLAT || n == 1));
+    o->exact[row] = !c->p.labels && /* of which the cross-entropy is not 0 */
+                    (c->kind == KIND_IDENTICAL || (flat(S->z, n) && flat(T->z, n) && (c->kind == KIND_FLAT || n == 1)));
     put(o, LOSS, row, o->exact[row] ? 0 : result[2], bound[2]);
     put(o, KL_S, row, o->exact[row] ? 0 : result[0], bound[0]);
     put(o, KL_T, row, o->exact[row] ? 0 : result[1], bound[1]);
     for (int i = 0; i < 2; i++) {
         put(o, LSE_S + i, row, d[i].lse, d[i].dlse);
         put(o, M_S + i, row, d[i].lse, d[i].dlse);
+        entropy(o, ENTROPY_S + i, row, &d[i], n);
     }
+    put(o, KL, row, o->exact[row] ? 0 : result[2], bound[2]);
+    if (c->p.labels)
+        label_row(c, row, d, at_1, result[2], bound[2], o);
     o->value += c->g[row] * o->row[LOSS].want[row], o->value_bound += fabs(c->g[row]) * o->row[LOSS].bound[row];
     if (!o->exact[row] || lse_error)
         for (int i = 0; i < 2; i++) add_gradients(c, i, row, &d[i], o);
+    if (c->label[row] >= 0)
+        add_gradients(c, STUDENT, row, &at_1[STUDENT], o);
 }
 
 /* ------------------------------------------------------------------------------------------------ calls --- */
@@ -335,21 +397,23 @@ static struct numbers some(int64_t n)
 struct oracle oracle_of(const struct call *c, int lse_error)
 {
     struct oracle o = {.exact = calloc((size_t)c->rows + 1, sizeof(int)), .all_exact = 1};
-    struct distribution d[2];
-    double *memory = room(2 * ARRAYS * c->columns);
+    struct distribution d[4]; /* at the problem's temperature, and of labels at 1 */
+    double *memory = room(4 * ARRAYS * c->columns);
     for (int i = 0; i < ROW_RESULTS; i++) o.row[i] = some(c->rows);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         double *at = memory + i * ARRAYS * c->columns;
         double **array[ARRAYS] = {&d[i].z,     &d[i].delta,  &d[i].lp, &d[i].p,   &d[i].dp,
                                   &d[i].slope, &d[i].dslope, &d[i].dz, &d[i].ddz, &d[i].factor};
         for (int k = 0; k < ARRAYS; k++) *array[k] = at + k * c->columns;
+        if (i >= 2)
+            continue;
         o.grad[3 * i + GRAD_A] = some(view_count(&c->side[i].a.t));
         o.grad[3 * i + GRAD_B] = some(view_count(&c->side[i].b.t));
         o.grad[3 * i + GRAD_BIAS] = some(c->side[i].C ? c->side[i].height : 0);
     }
     for (int64_t row = 0; row < c->rows; row++) {
         if (c->g[row] != 0) {
-            one_row(c, row, lse_error, d, &o);
+            one_row(c, row, lse_error, d, d + 2, &o);
         } else {
             o.exact[row] = 1;
             for (int i = 0; i < 2; i++) o.row[LSE_S + i].want[row] = o.row[M_S + i].want[row] = -INFINITY;

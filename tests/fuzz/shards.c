@@ -142,7 +142,7 @@ void way_shards(struct call *c, struct judge *j)
         sweep(c, j, &s, &lse.out, state);
         outputs_rows(c, &all, 1 << LOSS | 1 << KL_S | 1 << KL_T);
     } else {
-        outputs_rows(c, &all, (1 << ROW_RESULTS) - 1);
+        outputs_rows(c, &all, (1 << STATE_RESULTS) - 1);
     }
     all.out.value = &all.value[1];
     all.value[0] = all.value[2] = -12345.678;

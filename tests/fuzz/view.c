@@ -7,7 +7,7 @@ enum { CANARY = 0xff, GUARD = 64 };
 
 static int64_t size_of(int dtype)
 {
-    return dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
+    return dtype == SKL_I64 ? 8 : dtype == SKL_F32 || dtype == SKL_I32 ? 4 : 2;
 }
 
 int64_t view_count(const struct skl_tensor *t)
@@ -147,10 +147,12 @@ double view_get(const struct skl_tensor *t, int64_t i)
     const unsigned char *p = at(t, i);
     float f;
     int32_t n;
+    int64_t wide;
     uint16_t h;
     switch (t->dtype) {
     case SKL_F32: return memcpy(&f, p, 4), f;
     case SKL_I32: return memcpy(&n, p, 4), n;
+    case SKL_I64: return memcpy(&wide, p, 8), (double)wide;
     default: memcpy(&h, p, 2); return t->dtype == SKL_F16 ? from_f16(h) : from_bf16(h);
     }
 }
@@ -160,10 +162,12 @@ void view_set(const struct skl_tensor *t, int64_t i, double x)
     unsigned char *p = at(t, i);
     float f = t->dtype == SKL_F32 ? (float)x : 0;
     int32_t n = t->dtype == SKL_I32 ? (int32_t)x : 0;
+    int64_t wide = t->dtype == SKL_I64 ? (int64_t)x : 0;
     uint16_t h = t->dtype == SKL_F16 ? to_f16(x) : t->dtype == SKL_BF16 ? to_bf16(x) : 0;
     switch (t->dtype) {
     case SKL_F32: memcpy(p, &f, 4); break;
     case SKL_I32: memcpy(p, &n, 4); break;
+    case SKL_I64: memcpy(p, &wide, 8); break;
     default: memcpy(p, &h, 2);
     }
 }

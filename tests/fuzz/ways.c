@@ -8,8 +8,9 @@
 
 struct skl_tensor *outputs_row(struct skl_outputs *o, int which)
 {
-    struct skl_tensor *all[ROW_RESULTS] = {&o->loss, &o->lse_s, &o->lse_t, &o->kl_s, &o->kl_t,
-                                           &o->m_s,  &o->m_t,   &o->l_s,   &o->l_t};
+    struct skl_tensor *all[ROW_RESULTS] = {
+        &o->loss, &o->lse_s, &o->lse_t, &o->kl_s,      &o->kl_t,      &o->m_s,       &o->m_t,       &o->l_s,
+        &o->l_t,  &o->kl,    &o->ce,    &o->entropy_s, &o->entropy_t, &o->logprob_s, &o->logprob_t, &o->l1_s};
     return all[which];
 }
 
@@ -28,7 +29,9 @@ static const struct skl_tensor *operand_of(const struct skl_problem *p, int whic
 void outputs_rows(struct call *c, struct outputs *o, int which)
 {
     for (int k = 0; k < ROW_RESULTS; k++) {
-        if (!(which & 1 << k) || ((k == KL_S || k == KL_T) && c->p.divergence != SKL_JSD))
+        int of_labels = k == CE || k == LOGPROB_S || k == LOGPROB_T || k == L1_S;
+        if (!(which & 1 << k) || ((k == KL_S || k == KL_T) && c->p.divergence != SKL_JSD) ||
+            (of_labels && !c->p.labels))
             continue;
         o->row[k] = view_make(&c->random, SKL_F32, c->ndim, c->lead, 0);
         *outputs_row(&o->out, k) = o->row[k].t;
@@ -202,12 +205,12 @@ static void once_more(struct call *c, struct judge *j, const struct oracle *o, c
     written_free(&second);
 }
 
-enum { INPUTS = 9 };
+enum { INPUTS = 10 };
 
 static void check_inputs(struct call *c, struct judge *j)
 {
     const struct view *all[INPUTS] = {&c->side[0].a,    &c->side[0].b, &c->side[0].bias, &c->side[1].a, &c->side[1].b,
-                                      &c->side[1].bias, &c->begin,     &c->end,          &c->weight};
+                                      &c->side[1].bias, &c->begin,     &c->end,          &c->weight,    &c->ids};
     for (int i = 0; i < INPUTS; i++)
         if (!view_unchanged(all[i]))
             judge_fail(j, "input %d was written to", i);

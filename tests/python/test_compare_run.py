@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """streamkl compare from folders to reports: numbers against the models' own logits, files, and everything refused."""
 
+import argparse
 import csv
 import json
 import pathlib
@@ -165,9 +166,39 @@ def test_files_and_gate(root, tmp_path, capsys):
     assert "reference:int4 fails mean_kld>" in capsys.readouterr().err
     assert cli.run([*base, "--html", str(tmp_path / "no" / "r.html")]) == cli.UNUSABLE
     assert "there is no such folder" in capsys.readouterr().err
+    assert cli.run([*base, "--csv", str(tmp_path)]) == cli.UNUSABLE
+    assert "it is a folder, and must be a file" in capsys.readouterr().err
+    assert cli._unwritable(tmp_path / "new.html") == "" and not (tmp_path / "new.html").exists()
+    before = files["csv"].read_bytes()
+    assert cli._unwritable(files["csv"]) == "" and files["csv"].read_bytes() == before
     for text in ("mean_kld", "kld>1", "mean_kld>x"):
         with pytest.raises(SystemExit):
             cli.run([*base, "--fail-if", text])
+
+
+def test_a_file_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+    """Found before the work; and where it is only found afterwards, the other files are written."""
+
+    def deny(path, mode="r", *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as changed:
+        changed.setattr("builtins.open", deny)
+        assert cli.run(["a", "b", "--html", str(tmp_path / "r.html")]) == cli.UNUSABLE
+    assert "cannot use --html = " in (said := capsys.readouterr().err) and "Permission denied" in said
+
+    class Report:
+        def html(self):
+            raise OSError(28, "No space left on device")
+
+        def json(self):
+            return "{}"
+
+        markdown = csv = json
+
+    args = argparse.Namespace(html="a", json=str(tmp_path / "r.json"), markdown=None, csv=None)
+    assert not cli._write(Report(), args) and (tmp_path / "r.json").read_text() == "{}"
+    assert "cannot write --html = 'a': No space left on device" in capsys.readouterr().err
 
 
 def test_gate_closes_when_nothing_was_measured():

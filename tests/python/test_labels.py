@@ -224,7 +224,7 @@ def test_no_room_for_logits():
     for t in x.values():
         t.requires_grad_()
     grads = []
-    for limit in (None, 1 << 19):
+    for limit in (None, 5 << 17):  # on AVX-512 it takes more than 1 << 19
         loss = streamkl.linear_kl(
             **x, labels=labels, label_weight=0.5, temperature=2.0, divergence="jsd", workspace_limit=limit
         )

@@ -9,7 +9,7 @@ import operator
 import pathlib
 import re
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple
 
 from .fields import FIELDS
 
@@ -107,9 +107,28 @@ def parser() -> argparse.ArgumentParser:
 def _writable(args: argparse.Namespace) -> None:
     """Better before an hour of work than after it."""
     for name in ("html", "json", "markdown", "csv", "save_states"):
-        path = getattr(args, name)
-        if path and not pathlib.Path(path).resolve().parent.is_dir():
-            raise ValueError(f"streamkl: cannot use --{name.replace('_', '-')} = {path!r}: there is no such folder")
+        given = getattr(args, name)
+        if given:
+            rule = _unwritable(pathlib.Path(given))
+            if rule:
+                raise ValueError(f"streamkl: cannot use --{name.replace('_', '-')} = {given!r}: {rule}")
+
+
+def _unwritable(path: pathlib.Path) -> str:
+    """Why nothing can be written there; empty if it can. What is there stays as it is."""
+    if not path.resolve().parent.is_dir():
+        return "there is no such folder"
+    if path.is_dir():
+        return "it is a folder, and must be a file"
+    new = not path.exists()
+    try:
+        with open(path, "ab"):
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        return f"it cannot be written ({error.strerror})"
+    return ""
 
 
 def run(arguments: List[str]) -> int:
@@ -124,6 +143,9 @@ def run(arguments: List[str]) -> int:
     except (ValueError, TypeError, ImportError) as error:
         print(error, file=sys.stderr)
         return UNUSABLE
+    except OSError as error:
+        print(f"streamkl: a file cannot be read or written: {error}", file=sys.stderr)
+        return UNUSABLE
     except KeyboardInterrupt:
         again = f" The same command goes on from {args.resume}." if args.resume else ""
         print(f"streamkl: interrupted.{again}", file=sys.stderr)
@@ -133,18 +155,27 @@ def run(arguments: List[str]) -> int:
         return 0
     verdicts = [c["verdict"]["headline"] for c in report.data["candidates"]]
     print("\n".join(verdicts) if args.quiet else report.text())
-    _write(report, args)
-    return _gate(report, args.fail_if)
+    code = _gate(report, args.fail_if)
+    return code if _write(report, args) else UNUSABLE
 
 
-def _write(report: Any, args: argparse.Namespace) -> None:
-    made: List[Tuple[str, Any]] = [("html", report.html), ("json", report.json), ("markdown", report.markdown)]
-    for name, make in made:
+def _write(report: Any, args: argparse.Namespace) -> bool:
+    """Every file that is wanted, also if another one fails: the work was done."""
+    made: Dict[str, Any] = {"html": report.html, "json": report.json, "markdown": report.markdown}
+    good = True
+    for name in (*made, "csv"):
         path = getattr(args, name)
-        if path:
-            pathlib.Path(path).write_text(make(), encoding="utf-8")
-    if args.csv:
-        report.csv(args.csv)
+        if not path:
+            continue
+        try:
+            if name == "csv":
+                report.csv(path)
+            else:
+                pathlib.Path(path).write_text(made[name](), encoding="utf-8")
+        except OSError as error:
+            print(f"streamkl: cannot write --{name} = {path!r}: {error.strerror or error}", file=sys.stderr)
+            good = False
+    return good
 
 
 def _gate(report: Any, conditions: List[Condition]) -> int:

@@ -62,10 +62,9 @@ def cut(text: Text, tokenizer: Any, window: Optional[int], positions: Sequence[O
     step = length - (bos is not None)
     if len(ids) < max(step, 1):
         name = str(text) if isinstance(text, pathlib.Path) else "the given text"
-        rule = (
-            f"it has {len(ids)} tokens, and a window is {step}: give more text, or --window {max(len(ids), 2)} at most"
-        )
-        raise bad("text", name, rule)
+        shorter = len(ids) + (bos is not None)
+        rule = f"it has {len(ids)} tokens, and a window is {step}: give more text"
+        raise bad("text", name, rule + (f", or --window {shorter} at most" if len(ids) and shorter > 1 else ""))
     first = (length - 1) // 2 if second_half else 0
     count = len(ids) // step
     if limit is not None:
