@@ -33,7 +33,7 @@ def seed():
 def child():
     """Runs a program in a new Python and returns what it printed."""
 
-    def run(program, *args, timeout=120, check=True):
+    def run(program, *args, timeout=400, check=True):  # far more than any takes on idle cores
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=timeout
         )
