@@ -316,6 +316,12 @@ static void label_row(const struct call *c, int64_t row, struct distribution d[2
     }
 }
 
+/* The error of a product with x. Where nothing is known of the other factor it may be infinite, and 0 times that is NaN. */
+static double product_error(double off, double x)
+{
+    return off == INFINITY ? INFINITY : times(off, fabs(x));
+}
+
 /* dz into the gradients of one side, all times g. skip_below may leave out entries up to it. */
 static void add_gradients(const struct call *c, int side, int64_t row, const struct distribution *d, struct oracle *o)
 {
@@ -334,9 +340,9 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
         off += TINY * (1 + d->factor[k]) * larger(1, fabs(g) * d->chain); /* dx, or what it is made of */
         for (int64_t i = 0; i < s->dim; i++) {
             ga->want[row * s->dim + i] += dx * s->B[at + i];
-            ga->bound[row * s->dim + i] += times(off + lose_a * fabs(dx), fabs(s->B[at + i]));
+            ga->bound[row * s->dim + i] += product_error(off + lose_a * fabs(dx), s->B[at + i]);
             gb->want[at + i] += dx * a[i];
-            gb->bound[at + i] += times(off + lose_b * fabs(dx), fabs(a[i]));
+            gb->bound[at + i] += product_error(off + lose_b * fabs(dx), a[i]);
         }
         if (gc->n)
             gc->want[j] += dx, gc->bound[j] += off + lose_b * fabs(dx);
