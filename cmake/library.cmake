@@ -11,6 +11,7 @@ set(sources
   src/check_outputs.c
   src/check_packed.c
   src/check_shard.c
+  src/check_sink.c
   src/check_support.c
   src/error.c
   src/partial.c
@@ -35,6 +36,7 @@ set(sources
   src/cpu/run.c
   src/cpu/schedule.c
   src/cpu/score.c
+  src/cpu/sink.c
   src/cpu/support.c
   src/cpu/team.c
   src/cpu/value.c)

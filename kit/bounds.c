@@ -40,6 +40,7 @@ struct row_room {
     struct column_noise noise;
     double *all;
     int64_t lo, hi;
+    double sink[2]; /* how far off dz of the sink may be by one rounding of the logits */
 };
 
 static struct row_room get_room(const struct kit_fixture *f)
@@ -95,6 +96,24 @@ static double label_sensitivity(const struct kit_fixture *f, const struct skl_re
     return T * T * q * (of_ce + fabs(l->lse_weight));
 }
 
+/* How much the logits of a column may be off by one rounding, as a multiple of 2^-24: those of a row and its LSEs. */
+static double size_of(const struct skl_reference_row *r, const struct kit_entry *e)
+{
+    return 1 + fabs(r->lse_s) + fabs(r->lse_t) + r->head_lse + fabs(e->log_p) + fabs(e->log_q);
+}
+
+static void noise_of_sink(const struct kit_fixture *f, double g, struct row_room *room)
+{
+    const struct skl_reference_row *r = &room->r;
+    struct kit_entry e = {exp(r->log_sink_p), exp(r->log_sink_q), 0, 0};
+    double on[2] = {0, 0};
+    e.log_p = e.p > 0 ? r->log_sink_p : 0, e.log_q = e.q > 0 ? r->log_sink_q : 0;
+    if (f->allow.rounds_logits && e.p + e.q > 0)
+        kit_divergences[f->c.divergence].sensitivity(&f->p, r, &e, on);
+    for (int side = 0; side < 2; side++)
+        room->sink[side] = f->allow.rows * 0x1p-24 * size_of(r, &e) * fabs(g) * on[side] / f->c.temperature;
+}
+
 static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, struct row_room *room)
 {
     const struct skl_reference_row *r = &room->r;
@@ -104,6 +123,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
         unit[side] = unit_of(f, side);
     }
     int64_t label = kit_label(&f->p, row);
+    noise_of_sink(f, g, room);
     skl_reference_range(&f->p, row, &room->lo, &room->hi);
     for (int64_t j = room->lo; j < room->hi; j++) {
         struct kit_entry e = {exp(r->log_p[j]), exp(r->log_q[j]), 0, 0};
@@ -113,7 +133,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
             continue;
         }
         e.log_p = e.p > 0 ? r->log_p[j] : 0, e.log_q = e.q > 0 ? r->log_q[j] : 0;
-        double size = 1 + fabs(r->lse_s) + fabs(r->lse_t) + r->head_lse + fabs(e.log_p) + fabs(e.log_q);
+        double size = size_of(r, &e);
         if (f->allow.rounds_logits && e.p + e.q > 0)
             kit_divergences[f->c.divergence].sensitivity(&f->p, r, &e, on);
         on[S] = f->p.labels ? fabs(f->p.labels->kl_weight) * on[S] + label_sensitivity(f, r, j) : on[S];
@@ -200,12 +220,15 @@ static double copies(const struct kit_fixture *f)
     return f->c.use == SKL_LINEAR && a->ndim > 1 && a->stride[0] == 0 ? (double)a->shape[0] : 1;
 }
 
-/* The gradients of one side: noise[0..2] of a, b and bias. */
+/* The gradients of one side: noise[0..2] of a, b and bias, and that of the sink, which adds up the copies of
+ * attention, too. */
 static void add_side(const struct kit_fixture *f, int side, int64_t row, const struct row_room *room, const double *a,
-                     const double *b, struct noise noise[3])
+                     const double *b, struct noise noise[3], struct noise *sink)
 {
     static const double one = 1;
     int64_t D = f->c.dim[side], first = first_of_b(f, side, row);
+    double same = f->in[KIT_INPUT_A_S].t.stride[0] == 0 ? (double)f->c.batch : 1;
+    add_noise(sink, row / f->c.rows % f->c.heads, 1, room->sink[side], 0, same, &one);
     for (int64_t j = room->lo; j < room->hi; j++) {
         double logit = room->noise.logit[side][j], dx = room->noise.dx[side][j];
         add_noise(&noise[0], row * D, D, logit, dx, 1, b + (first + j) * D);
@@ -229,7 +252,9 @@ static void bound_gradients(struct kit_fixture *f)
             continue;
         reference_row(f, row, g, &room.r);
         noise_of_row(f, row, g, &room);
-        for (int side = 0; side < 2; side++) add_side(f, side, row, &room, a[side], b[side], noise + 3 * side);
+        for (int side = 0; side < 2; side++)
+            add_side(f, side, row, &room, a[side], b[side], noise + 3 * side,
+                     &noise[KIT_SINK_S - KIT_FIRST_GRADIENT + side]);
     }
     for (int side = 0; side < 2; side++) free(a[side]), free(b[side]);
     free(room.all);
@@ -249,17 +274,23 @@ static double growth_of(const struct kit_fixture *f)
     return fmax(1, sqrt((double)(f->c.dim[S] > f->c.dim[T] ? f->c.dim[S] : f->c.dim[T]) / 64));
 }
 
-/* What a rounding of the logits does to a loss whose target t does not sum to 1: every log t is off by as much, and does not
- * cancel as it does in a softmax. */
-static double raw_noise(const struct kit_fixture *f, int64_t row)
+/* How far off log t may be where LSEs are given: by roundings of logits as large as these, which do not cancel as
+ * they do in a softmax. */
+static double target_noise(const struct kit_fixture *f)
 {
     const struct skl_tensor *lse = &f->in[KIT_INPUT_LSE].t;
     double most = 0;
-    if (!f->p.raw_t)
+    if (!lse->data)
         return 0;
     for (int64_t i = 0; i < kit_count(lse); i++)
         most = isfinite(kit_get(lse, i)) ? fmax(most, fabs(kit_get(lse, i))) : most;
-    return ROUNDINGS * 0x1p-24 * (1 + most) * (exp(f->want[KIT_LSE_T][row]) + fabs(f->want[KIT_LOSS][row]));
+    return ROUNDINGS * 0x1p-24 * (1 + most);
+}
+
+/* What that does to a loss whose target t does not sum to 1. */
+static double raw_noise(const struct kit_fixture *f, int64_t row)
+{
+    return f->p.raw_t ? exp(f->want[KIT_LSE_T][row]) + fabs(f->want[KIT_LOSS][row]) : 0;
 }
 
 /* A cross-entropy is off by as much as its LSE may be. */
@@ -310,7 +341,9 @@ static void bound_rows(struct kit_fixture *f)
             f->bound[k][i] = f->allow.rows * sums_of(f, k) * kit_results[k].bound(f->want[k][i], growth);
     if (f->c.labels || f->c.details)
         bound_told(f);
-    for (int64_t i = 0; i < rows; i++) f->bound[KIT_LOSS][i] += f->allow.rows * raw_noise(f, i);
+    double noise = f->allow.rows * target_noise(f);
+    for (int64_t i = 0; i < rows; i++) f->bound[KIT_LOSS][i] += noise * raw_noise(f, i);
+    for (int64_t i = 0; f->want[KIT_LSE_T] && i < rows; i++) f->bound[KIT_LSE_T][i] += noise;
     f->value_bound = 0;
     for (int64_t i = 0; i < rows; i++) f->value_bound += fabs(skl_reference_upstream(&f->p, i)) * f->bound[KIT_LOSS][i];
 }
@@ -334,7 +367,7 @@ void kit_expect(struct kit_fixture *f)
     struct skl_reference r = {0};
     kit_make_room(f);
 #define ROW(field, id, needs, column, bound) r.field = f->want[KIT_##id];
-#define GRADIENT(side, operand, id, column) r.side.operand = f->want[KIT_##id];
+#define GRADIENT(side, operand, id, field, column) r.side.operand = f->want[KIT_##id];
     KIT_ROW_RESULTS(ROW)
     KIT_GRADIENTS(GRADIENT)
 #undef ROW

@@ -57,7 +57,7 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
              " beta %g skew %g alpha %g spread %g%s window %" PRId64 ",%" PRId64 "%s packed %d support %" PRId64
              "/%" PRId64 " weights %d %s layout %d place %d grads %u%s"
              " threads %d mix %" PRId64 " map %" PRId64
-             "%s%s labels %d%s (%g %g %g, smoothing %g, z %g) items %g%s ids %" PRId64,
+             "%s%s labels %d%s (%g %g %g, smoothing %g, z %g) items %g%s ids %" PRId64 " sinks %d",
              kit_use_names[c->use], kit_divergence_names[c->divergence], c->batch, c->heads, c->rows, c->lead, c->cols,
              c->pad[S], c->pad[T], c->key_heads[S], c->key_heads[T], c->dim[S], c->dim[T], kit_dtype_names[c->dtype[S]],
              kit_dtype_names[c->dtype[T]], c->bias[S], c->bias[T], c->scale[S], c->scale[T], c->softcap[S],
@@ -66,5 +66,5 @@ void kit_describe(const struct kit_case *c, char *text, size_t size)
              c->reduction == SKL_MEAN ? "mean" : "sum", c->layout, c->place, c->grads,
              c->own ? " in the operands' dtype" : "", c->threads, c->mix, c->map, c->lses ? " lses" : "",
              c->raw ? " raw" : "", c->labels, c->alone ? " alone" : "", c->label_weight, c->kl_weight, c->lse_weight,
-             c->smoothing, c->z_loss, c->num_items, c->details ? " details" : "", c->mass_ids);
+             c->smoothing, c->z_loss, c->num_items, c->details ? " details" : "", c->mass_ids, c->sinks);
 }

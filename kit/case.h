@@ -47,6 +47,7 @@ struct kit_case {
     double label_weight, kl_weight, lse_weight, smoothing, z_loss, num_items;
     int details;      /* everything that rows tell */
     int64_t mass_ids; /* so many for each row; 0: none */
+    int sinks;        /* attention: of both sides, 1 + their dtype; 0: none */
 };
 
 /* Everything at its default, all gradients asked for, on one thread: small problems are faster so. */
@@ -57,6 +58,8 @@ struct kit_case kit_linear_case(int64_t rows, int64_t cols, int64_t dim);
 struct kit_case kit_random_case(struct kit_random *r);
 /* Attention whose teacher is a mixture of heads. */
 struct kit_case kit_random_mixture(struct kit_random *r);
+/* Attention with sinks; sometimes with mixed heads, details or both. */
+struct kit_case kit_random_sinks(struct kit_random *r);
 /* A vocabulary with labels, details or both; sometimes without a teacher. */
 struct kit_case kit_random_labels(struct kit_random *r);
 /* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that

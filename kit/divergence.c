@@ -91,6 +91,7 @@ int kit_has(const struct kit_case *c, int result)
     int has = kit_divergences[c->divergence].has;
     has |= (c->alone ? 0 : KIT_NEEDS_TEACHER) | (c->labels ? KIT_NEEDS_LABELS : 0);
     has |= (c->details ? KIT_NEEDS_DETAILS : 0) | (c->mass_ids ? KIT_NEEDS_MASS : 0);
+    has |= c->sinks ? KIT_NEEDS_SINKS : 0;
     return (kit_results[result].needs & ~has) == 0;
 }
 
@@ -119,6 +120,8 @@ int kit_determined(const struct skl_problem *p)
     for (int64_t i = 0; logs && i < rows; i++) {
         struct skl_reference_row r = {.log_q = logs, .log_p = logs + columns};
         skl_reference_row(p, i, 1, &r);
+        if (isfinite(r.log_sink_p))
+            least = fmin(least, fabs(r.log_sink_p - r.log_sink_q));
         for (int64_t j = 0; j < columns; j++)
             if (isfinite(logs[j]))
                 least = fmin(least, fabs(logs[j] - logs[columns + j]));

@@ -117,6 +117,19 @@ struct kit_case kit_random_mixture(struct kit_random *r)
     return c;
 }
 
+struct kit_case kit_random_sinks(struct kit_random *r)
+{
+    struct kit_case c;
+    int mixed = kit_chance(r, 3);
+    do c = mixed ? kit_random_mixture(r) : kit_random_case(r);
+    while (c.use != SKL_ATTENTION);
+    c.sinks = 1 + (int)kit_between(r, SKL_F32, SKL_F16), c.support = 0; /* lists have none */
+    c.details = kit_chance(r, 2), c.mass_ids = kit_chance(r, 3) ? kit_between(r, 1, 9) : 0;
+    if (mixed && kit_chance(r, 2))
+        c.grads |= KIT_GRAD_SINK_S;
+    return c;
+}
+
 struct kit_case kit_random_labels(struct kit_random *r)
 {
     static const double weights[] = {1, 0.5, 0, -0.3}, kl_weights[] = {1, 0.5, 4, 0};

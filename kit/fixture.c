@@ -80,23 +80,38 @@ static void build_map(struct kit_fixture *f)
         kit_set(&f->p.head_map, i, (double)kit_between(f->random, 0, c->map - 1));
 }
 
-/* LSEs over more than the columns here: up to e times as much. Over nothing but -inf where a row sees nothing. */
+/* LSEs over more than the columns and the sink here: up to e times as much. Over nothing but -inf where a row sees
+ * nothing. */
 static void build_lses(struct kit_fixture *f)
 {
     const struct skl_tensor *a = &f->p.t.a;
     int64_t n = a->shape[2], columns = f->c.cols, lo, hi;
-    double *z = kit_doubles((size_t)(2 * columns)), about = log((double)columns) + f->c.spread * f->c.spread / 2;
+    double *z = kit_doubles((size_t)(2 * columns + 2)), about = log((double)columns) + f->c.spread * f->c.spread / 2;
     f->in[KIT_INPUT_LSE] = kit_tensor(f->memory, SKL_F32, 3, a->shape, 0, f->c.layout, f->c.place);
     for (int64_t i = 0; i < kit_count(&f->in[KIT_INPUT_LSE].t); i++) {
         int64_t batch = i / n / a->shape[1], head = i / n % a->shape[1];
         skl_reference_range(&f->p, i % n + (batch * f->c.heads + head % f->c.heads) * n, &lo, &hi);
         int64_t seen = hi > lo ? hi - lo : 0;
         if (!f->c.quick)
-            kit_head_logits(&f->p, batch, head, i % n, lo, seen, z, z + columns);
+            kit_head_logits(&f->p, batch, head, i % n, lo, seen, z, z + columns + 1);
+        if (kit_sinks(&f->p))
+            z[seen++] = kit_sink(&f->p, &f->p.sink_t, head);
         kit_set(&f->in[KIT_INPUT_LSE].t, i, f->c.quick ? about : kit_log_sum_exp(seen, z) + kit_uniform(f->random));
     }
     f->p.lse_t = f->in[KIT_INPUT_LSE].t;
     free(z);
+}
+
+/* A logit for each head, of some mass beside those of the keys. */
+static struct skl_tensor build_sink(struct kit_fixture *f, int input, int64_t heads)
+{
+    const struct kit_case *c = &f->c;
+    double mean = 0.5 * log((double)c->cols);
+    f->in[input] = kit_tensor(f->memory, c->sinks - 1, 1, &heads, 0, c->layout == KIT_BROADCAST ? KIT_GAPS : c->layout,
+                              c->place);
+    for (int64_t i = 0; i < heads; i++)
+        kit_set(&f->in[input].t, i, c->temperature * (mean + c->spread * kit_normal(f->random)));
+    return f->in[input].t;
 }
 
 static double random_label(struct kit_random *r, const struct kit_case *c)
@@ -220,6 +235,10 @@ static void build_problem(struct kit_fixture *f)
     if (c->weights)
         f->p.weight = build_rows(f, KIT_INPUT_WEIGHT, SKL_F32, random_weight);
     f->p.mix_t = c->mix, f->p.raw_t = c->raw;
+    if (c->sinks) {
+        f->p.sink_s = build_sink(f, KIT_INPUT_SINK_S, c->heads);
+        f->p.sink_t = build_sink(f, KIT_INPUT_SINK_T, kit_teacher_heads(c));
+    }
     if (c->map)
         build_map(f);
     if (c->lses)
@@ -300,9 +319,9 @@ struct skl_problem kit_problem(const struct kit_fixture *f)
     if (!f->memory->device)
         return p;
     struct skl_tensor labels,
-        *each[KIT_INPUTS] = {&p.s.a,      &p.s.b,          &p.s.bias,       &p.t.a,    &p.t.b,      &p.t.bias,
-                             &p.begin,    &p.end,          &p.weight,       &p.lse_t,  &p.head_map, &labels,
-                             &p.mass_ids, &p.cu_seqlens_q, &p.cu_seqlens_k, &p.support};
+        *each[KIT_INPUTS] = {&p.s.a,      &p.s.b,    &p.s.bias,   &p.t.a,          &p.t.b,          &p.t.bias,
+                             &p.sink_s,   &p.sink_t, &p.begin,    &p.end,          &p.weight,       &p.lse_t,
+                             &p.head_map, &labels,   &p.mass_ids, &p.cu_seqlens_q, &p.cu_seqlens_k, &p.support};
     for (int k = 0; k < KIT_INPUTS; k++) *each[k] = kit_view(&f->in[k]);
     if (f->c.alone)
         memset(&p.t, 0, sizeof p.t);

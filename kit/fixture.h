@@ -16,6 +16,8 @@ enum kit_input {
     KIT_INPUT_A_T,
     KIT_INPUT_B_T,
     KIT_INPUT_BIAS_T,
+    KIT_INPUT_SINK_S, /* so far in the order of the gradients */
+    KIT_INPUT_SINK_T,
     KIT_INPUT_BEGIN,
     KIT_INPUT_END,
     KIT_INPUT_WEIGHT,

@@ -120,28 +120,42 @@ void kit_head_logits(const struct skl_problem *p, int64_t batch, int64_t head, i
     kit_hide(p, batch, i, lo, n, z);
 }
 
+int kit_sinks(const struct skl_problem *p)
+{
+    return p->sink_s.data && p->sink_t.data;
+}
+
+double kit_sink(const struct skl_problem *p, const struct skl_tensor *sink, int64_t head)
+{
+    return kit_element(sink, head * sink->stride[0]) / p->temperature;
+}
+
 double kit_log_target(const struct skl_problem *p, int64_t batch, int64_t h, int64_t i, int64_t lo, int64_t n,
                       double *log_t, double *slope)
 {
-    int64_t g = members(p);
+    int64_t g = members(p), told = n + kit_sinks(p), all = n + (p->sink_t.data != NULL);
     if (g == 1 && !p->raw_t) { /* whatever it is divided by cancels */
         kit_head_logits(p, batch, head_of(p, h, 0), i, lo, n, log_t, slope);
+        if (told > n)
+            log_t[n] = kit_sink(p, &p->sink_t, head_of(p, h, 0));
         return 0;
     }
-    double largest = 0, *z = malloc((size_t)(g * n) * sizeof *z), *of_column = malloc((size_t)g * sizeof *of_column);
+    double largest = 0, *z = malloc((size_t)(g * all) * sizeof *z), *of_column = malloc((size_t)g * sizeof *of_column);
     if (!z || !of_column)
         abort(); /* a reference of test sizes */
     for (int64_t k = 0; k < g; k++) {
         int64_t head = head_of(p, h, k);
         const struct skl_tensor *t = &p->lse_t;
-        kit_head_logits(p, batch, head, i, lo, n, z + k * n, slope);
+        kit_head_logits(p, batch, head, i, lo, n, z + k * all, slope);
+        if (all > n)
+            z[k * all + n] = kit_sink(p, &p->sink_t, head);
         double lse = t->data ? kit_element(t, batch * t->stride[0] + head * t->stride[1] + i * t->stride[2])
-                             : kit_log_sum_exp(n, z + k * n);
-        for (int64_t j = 0; j < n; j++) z[k * n + j] = isinf(lse) ? -INFINITY : z[k * n + j] - lse;
+                             : kit_log_sum_exp(all, z + k * all);
+        for (int64_t j = 0; j < all; j++) z[k * all + j] = isinf(lse) ? -INFINITY : z[k * all + j] - lse;
         largest = isfinite(lse) ? fmax(largest, fabs(lse)) : largest;
     }
-    for (int64_t j = 0; j < n; j++) {
-        for (int64_t k = 0; k < g; k++) of_column[k] = z[k * n + j];
+    for (int64_t j = 0; j < told; j++) {
+        for (int64_t k = 0; k < g; k++) of_column[k] = z[k * all + j];
         log_t[j] = kit_log_sum_exp(g, of_column) - log((double)g);
     }
     free(z), free(of_column);

@@ -24,8 +24,12 @@ int kit_mixes_heads(const struct skl_problem *p);
 /* Logits of one of the teacher's heads, for query i. */
 void kit_head_logits(const struct skl_problem *p, int64_t batch, int64_t head, int64_t i, int64_t lo, int64_t n,
                      double *z, double *slope);
-/* log of the mean over the heads that row (batch, h, i) meets of e^{z - lse}, not divided by its sum (of a single head that will be divided by it, z
- * itself); 'slope' is room for n numbers. Returns the largest |lse| of the heads. */
+/* Whether rows have one more column, the sink; and the logit of a head's sink. */
+int kit_sinks(const struct skl_problem *p);
+double kit_sink(const struct skl_problem *p, const struct skl_tensor *sink, int64_t head);
+/* log of the mean over the heads that row (batch, h, i) meets of e^{z - lse}, not divided by its sum (of a single
+ * head that will be divided by it, z itself), of n columns and the sink behind them if there is one; 'slope' is room
+ * for n numbers. Returns the largest |lse| of the heads. */
 double kit_log_target(const struct skl_problem *p, int64_t batch, int64_t h, int64_t i, int64_t lo, int64_t n,
                       double *log_t, double *slope);
 

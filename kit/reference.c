@@ -60,14 +60,27 @@ static int64_t offset(const struct skl_tensor *t, int64_t i)
     return (int64_t)kit_element(t, i * t->stride[0]);
 }
 
+/* Packed: the sequence of a query. */
+static int64_t sequence_of(const struct skl_problem *p, int64_t query)
+{
+    int64_t k = 0;
+    while (offset(&p->cu_seqlens_q, k + 1) <= query) k++;
+    return k;
+}
+
+/* From which what rows are told of columns is counted. */
+static int64_t first_column(const struct skl_problem *p, int64_t row)
+{
+    return p->cu_seqlens_q.data ? offset(&p->cu_seqlens_k, sequence_of(p, row % p->s.a.shape[2])) : 0;
+}
+
 void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, int64_t *hi)
 {
     int64_t columns = skl_reference_columns(p), query = 0, queries = 0, first = 0;
     if (p->use == SKL_ATTENTION)
         queries = p->s.a.shape[2], query = row % queries;
     if (p->cu_seqlens_q.data) { /* of the row's own sequence; its columns are counted from 0 until the end */
-        int64_t k = 0;
-        while (offset(&p->cu_seqlens_q, k + 1) <= query) k++;
+        int64_t k = sequence_of(p, query);
         query -= offset(&p->cu_seqlens_q, k);
         queries = offset(&p->cu_seqlens_q, k + 1) - offset(&p->cu_seqlens_q, k);
         first = offset(&p->cu_seqlens_k, k);
@@ -139,25 +152,36 @@ struct distribution {
     double lse;
 };
 
+/* Of attention: which head it is. */
+static int64_t head_of_row(const struct skl_problem *p, int64_t row)
+{
+    return row / p->s.a.shape[2] % p->s.a.shape[1];
+}
+
+/* n columns, and behind them the sink if there is one. */
 static void distribution_of_row(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo,
                                 int64_t n, struct distribution *of)
 {
-    int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row);
+    int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row), all = n + kit_sinks(p);
     kit_logits(p, side, a, matrix_offset(p, side, matrix_of_row(p, side, row)), lo, n, of->logp, of->slope);
     hide(p, row, lo, n, of->logp);
-    of->lse = kit_log_sum_exp(n, of->logp);
-    for (int64_t j = 0; j < n; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
+    if (all > n) {
+        of->logp[n] = kit_sink(p, side == &p->s ? &p->sink_s : &p->sink_t, head_of_row(p, row));
+        of->slope[n] = 1 / p->temperature;
+    }
+    of->lse = kit_log_sum_exp(all, of->logp);
+    for (int64_t j = 0; j < all; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
 }
 
 /* The teacher as a mixture of heads: log t of every column, which is divided by its sum unless it is to stay as it is. It has no
  * gradient. Returns the largest |LSE| of the heads. */
 static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, struct distribution *of)
 {
-    int64_t queries = p->s.a.shape[2], heads = p->s.a.shape[1];
-    double largest = kit_log_target(p, row / queries / heads, row / queries % heads, row % queries, lo, n, of->logp,
+    int64_t queries = p->s.a.shape[2], heads = p->s.a.shape[1], all = n + kit_sinks(p);
+    double largest = kit_log_target(p, row / queries / heads, head_of_row(p, row), row % queries, lo, n, of->logp,
                                     of->slope);
-    of->lse = kit_log_sum_exp(n, of->logp);
-    for (int64_t j = 0; j < n; j++) {
+    of->lse = kit_log_sum_exp(all, of->logp);
+    for (int64_t j = 0; j < all; j++) {
         of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
         of->dz[j] = of->slope[j] = 0;
     }
@@ -341,18 +365,38 @@ static void fill(double *x, int64_t n, double value)
     for (int64_t i = 0; x && i < n; i++) x[i] = value;
 }
 
+/* What one side of a row tells: its keys, and the entropy of all its columns. */
+static struct kit_told tell_side(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, const double *logp)
+{
+    struct kit_told told = kit_tell(p, row, lo - first_column(p, row), n, logp);
+    double sink = kit_sinks(p) ? exp(logp[n]) : 0;
+    told.entropy -= sink > 0 ? sink * logp[n] : 0;
+    told.top1 = n > 0 ? told.top1 : 0;
+    return told;
+}
+
 static void tell(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, const struct distribution *P,
                  const struct distribution *Q, struct skl_reference_row *out)
 {
-    struct kit_told s = kit_tell(p, row, lo, n, Q->logp), t = {0};
+    struct kit_told s = tell_side(p, row, lo, n, Q->logp), t = {0};
+    int64_t all = n + kit_sinks(p);
     out->entropy_s = s.entropy, out->top1_s = s.top1, out->margin_s = s.margin, out->mass_s = s.mass;
     if (!p->t.a.data)
         return;
     int student_first = p->divergence == SKL_REVERSE_KL || p->divergence == SKL_SKEW_REVERSE_KL;
-    t = kit_tell(p, row, lo, n, P->logp);
+    t = tell_side(p, row, lo, n, P->logp);
     out->entropy_t = t.entropy, out->top1_t = t.top1, out->margin_t = t.margin, out->mass_t = t.mass;
-    out->reverse = student_first ? kit_kl(n, P->logp, Q->logp) : kit_kl(n, Q->logp, P->logp);
-    out->jsd = kit_jsd(n, P->logp, Q->logp), out->tv = kit_variation(n, P->logp, Q->logp);
+    out->reverse = student_first ? kit_kl(all, P->logp, Q->logp) : kit_kl(all, Q->logp, P->logp);
+    out->jsd = kit_jsd(all, P->logp, Q->logp), out->tv = kit_variation(all, P->logp, Q->logp);
+}
+
+/* The sink, behind n columns. */
+static void tell_sink(int64_t n, const struct distribution *P, const struct distribution *Q,
+                      struct skl_reference_row *out)
+{
+    out->log_sink_p = P->logp[n], out->log_sink_q = Q->logp[n];
+    out->sink_mass_t = exp(P->logp[n]), out->sink_mass_s = exp(Q->logp[n]);
+    out->grad_sink_t = P->dz[n] * P->slope[n], out->grad_sink_s = Q->dz[n] * Q->slope[n];
 }
 
 /* Labels: the loss becomes a weighted sum, and so does the student's dz, at the temperature of the divergence. z has room for n. */
@@ -390,15 +434,17 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     fill(out->grad_a_s, width(&p->s), 0), fill(out->grad_a_t, width(&p->t), 0);
     fill(out->grad_x_s, columns, 0), fill(out->grad_x_t, columns, 0);
     fill(out->log_q, columns, -INFINITY), fill(out->log_p, columns, -INFINITY);
-    if (lo >= hi || weight_of_row(p, row) == 0 || !hide(p, row, lo, hi - lo, NULL))
+    out->log_sink_q = out->log_sink_p = -INFINITY, out->grad_sink_s = out->grad_sink_t = 0;
+    int nothing = !kit_sinks(p) && (lo >= hi || !hide(p, row, lo, hi - lo, NULL)); /* lists have no sinks */
+    if (nothing || weight_of_row(p, row) == 0)
         return 0;
 
-    int64_t n = hi - lo;
-    double *scratch = calloc((size_t)n * 8, sizeof *scratch);
+    int64_t n = hi > lo ? hi - lo : 0, all = n + kit_sinks(p);
+    double *scratch = calloc((size_t)all * 8, sizeof *scratch);
     if (!scratch)
         return -1;
-    struct distribution P = {scratch, scratch + n, scratch + 2 * n, 0};
-    struct distribution Q = {scratch + 3 * n, scratch + 4 * n, scratch + 5 * n, 0};
+    struct distribution P = {scratch, scratch + all, scratch + 2 * all, 0};
+    struct distribution Q = {scratch + 3 * all, scratch + 4 * all, scratch + 5 * all, 0};
     out->head_lse = 0;
     if (kit_mixes_heads(p))
         out->head_lse = mixture_of_row(p, row, lo, n, &P);
@@ -408,11 +454,13 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     out->lse_t = P.lse, out->lse_s = Q.lse;
 
     if (p->t.a.data)
-        out->kl = divergence(p, n, g, &P, &Q, &out->kl_t, &out->kl_s);
+        out->kl = divergence(p, all, g, &P, &Q, &out->kl_t, &out->kl_s);
     out->loss = out->kl;
     tell(p, row, lo, n, &P, &Q, out);
     if (p->labels)
         add_labels(p, row, lo, n, g, &P, &Q, scratch + 6 * n, out);
+    if (kit_sinks(p))
+        tell_sink(n, &P, &Q, out);
 
     side_gradients(p, &p->s, row, lo, n, &Q, out->grad_x_s, out->grad_a_s);
     if (p->t.a.data)
@@ -451,6 +499,7 @@ static void clear(const struct skl_problem *p, const struct skl_side *side, cons
     fill(grads->a, skl_reference_rows(p) * width(side), 0);
     fill(grads->b, matrices * height(side) * width(side), 0);
     fill(grads->bias, height(side), 0);
+    fill(grads->sink, side->a.shape[1], 0);
 }
 
 int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
@@ -477,6 +526,10 @@ int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
             accumulate(p, &p->s, row, r.grad_x_s, &out->s);
             if (p->t.a.data)
                 accumulate(p, &p->t, row, r.grad_x_t, &out->t);
+            if (out->s.sink)
+                out->s.sink[head_of_row(p, row)] += r.grad_sink_s;
+            if (out->t.sink)
+                out->t.sink[head_of_row(p, row)] += r.grad_sink_t;
             value += g * r.loss;
         }
 #define ROW(field, id, needs, column, bound) fill(out->field ? out->field + row : NULL, 1, r.field);

@@ -21,27 +21,30 @@ void skl_reference_range(const struct skl_problem *p, int64_t row, int64_t *lo, 
 /* Upstream gradient of a row in the reduced loss: weight, over the sum of the weights for a mean. */
 double skl_reference_upstream(const struct skl_problem *p, int64_t row);
 
-/* One row. Pointers are filled when they are not NULL. A row of weight 0 or without columns has loss 0, LSE -inf,
- * gradient 0. kl_s and kl_t are what the gradients subtract, of JSD KL(q || m) and KL(p || m); 0 for forward and reverse KL. */
+/* One row. Pointers are filled when they are not NULL. A row of weight 0, or without columns and sink, has loss 0,
+ * LSE -inf, gradient 0. kl_s and kl_t are what the gradients subtract, of JSD KL(q || m) and KL(p || m); 0 for
+ * forward and reverse KL. */
 struct skl_reference_row {
 #define ROW(field, id, needs, column, bound) double field;
     KIT_ROW_RESULTS(ROW)
 #undef ROW
-    double *grad_a_s, *grad_a_t; /* [D]: gradient of g loss with respect to a's row */
-    double *grad_x_s, *grad_x_t; /* [columns]: with respect to x = <a, b> + bias */
-    double *log_q, *log_p;       /* [columns]: log-probabilities, -inf where there is no mass */
-    double *log_q1;              /* [columns]: the student's at temperature 1, of a row with a label */
-    double lse1_s, lse1_t;       /* LSEs at temperature 1, of such a row */
-    double margin_s, margin_t;   /* by how much the largest logit is larger than the second */
-    double head_lse;             /* the largest |LSE| of a mixture's heads; 0 if the teacher is one head */
+    double *grad_a_s, *grad_a_t;     /* [D]: gradient of g loss with respect to a's row */
+    double *grad_x_s, *grad_x_t;     /* [columns]: with respect to x = <a, b> + bias */
+    double *log_q, *log_p;           /* [columns]: log-probabilities, -inf where there is no mass */
+    double *log_q1;                  /* [columns]: the student's at temperature 1, of a row with a label */
+    double lse1_s, lse1_t;           /* LSEs at temperature 1, of such a row */
+    double margin_s, margin_t;       /* by how much the largest logit is larger than the second */
+    double log_sink_q, log_sink_p;   /* log-probabilities of the sink; -inf: there is none */
+    double grad_sink_s, grad_sink_t; /* with respect to the sinks of the row's head */
+    double head_lse;                 /* the largest |LSE| of a mixture's heads; 0 if the teacher is one head */
 };
 
 /* Gradients for the upstream gradient g. Returns 0, or -1 when out of memory. */
 int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct skl_reference_row *out);
 
-/* Contiguous, in the operand's shape; each may be NULL. b and bias are summed over the rows. */
+/* Contiguous, in the operand's shape; each may be NULL. b, bias and sink are summed over the rows. */
 struct skl_reference_grads {
-    double *a, *b, *bias;
+    double *a, *b, *bias, *sink;
 };
 
 struct skl_reference {

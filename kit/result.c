@@ -7,8 +7,8 @@ const char *const kit_column_names[KIT_COLUMNS] = {"loss", "LSE", "grad a", "gra
 
 const struct kit_result_info kit_results[KIT_RESULTS] = {
 #define ROW(field, id, needs, column, bound) {#field, offsetof(struct skl_outputs, field), needs, column, bound},
-#define GRADIENT(side, operand, id, column) \
-    {"grad " #operand "_" #side, offsetof(struct skl_outputs, side.operand), KIT_ALWAYS, column, NULL},
+#define GRADIENT(side, operand, id, field, column) \
+    {"grad " #operand "_" #side, offsetof(struct skl_outputs, field), KIT_ALWAYS, column, NULL},
     KIT_ROW_RESULTS(ROW) KIT_GRADIENTS(GRADIENT)};
 
 struct skl_tensor *kit_slot(struct skl_outputs *out, int result)

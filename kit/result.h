@@ -15,7 +15,8 @@ enum kit_need {
     KIT_NEEDS_TEACHER = 2,
     KIT_NEEDS_LABELS = 4,
     KIT_NEEDS_DETAILS = 8,
-    KIT_NEEDS_MASS = 16
+    KIT_NEEDS_MASS = 16,
+    KIT_NEEDS_SINKS = 32
 };
 
 /* X(field of skl_outputs and of the reference, identifier, what a case must have for it, column in which
@@ -41,20 +42,24 @@ enum kit_need {
     X(jsd, JSD, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                      \
     X(tv, TV, KIT_NEEDS_DETAILS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                        \
     X(mass_s, MASS_S, KIT_NEEDS_MASS, KIT_IN_LOSS, kit_near)                                                       \
-    X(mass_t, MASS_T, KIT_NEEDS_MASS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)
+    X(mass_t, MASS_T, KIT_NEEDS_MASS | KIT_NEEDS_TEACHER, KIT_IN_LOSS, kit_near)                                   \
+    X(sink_mass_s, SINK_MASS_S, KIT_NEEDS_SINKS, KIT_IN_LOSS, kit_near)                                            \
+    X(sink_mass_t, SINK_MASS_T, KIT_NEEDS_SINKS, KIT_IN_LOSS, kit_near)
 
-/* X(side and operand: fields of skl_outputs and of the reference, identifier, column) */
-#define KIT_GRADIENTS(X)              \
-    X(s, a, A_S, KIT_IN_GRAD_A)       \
-    X(s, b, B_S, KIT_IN_GRAD_B)       \
-    X(s, bias, BIAS_S, KIT_IN_GRAD_B) \
-    X(t, a, A_T, KIT_IN_GRAD_A)       \
-    X(t, b, B_T, KIT_IN_GRAD_B)       \
-    X(t, bias, BIAS_T, KIT_IN_GRAD_B)
+/* X(side and operand: fields of the reference, identifier, field of skl_outputs, column) */
+#define KIT_GRADIENTS(X)                           \
+    X(s, a, A_S, s.a, KIT_IN_GRAD_A)               \
+    X(s, b, B_S, s.b, KIT_IN_GRAD_B)               \
+    X(s, bias, BIAS_S, s.bias, KIT_IN_GRAD_B)      \
+    X(t, a, A_T, t.a, KIT_IN_GRAD_A)               \
+    X(t, b, B_T, t.b, KIT_IN_GRAD_B)               \
+    X(t, bias, BIAS_T, t.bias, KIT_IN_GRAD_B)      \
+    X(s, sink, SINK_S, grad_sink_s, KIT_IN_GRAD_B) \
+    X(t, sink, SINK_T, grad_sink_t, KIT_IN_GRAD_B)
 
 enum kit_result {
 #define ROW(field, id, needs, column, bound) KIT_##id,
-#define GRADIENT(side, operand, id, column) KIT_##id,
+#define GRADIENT(side, operand, id, field, column) KIT_##id,
     KIT_ROW_RESULTS(ROW) KIT_GRADIENTS(GRADIENT)
 #undef ROW
 #undef GRADIENT
@@ -64,7 +69,7 @@ enum kit_result {
 
 /* Bits, to ask for some of the gradients. */
 enum {
-#define GRADIENT(side, operand, id, column) KIT_GRAD_##id = 1 << (KIT_##id - KIT_FIRST_GRADIENT),
+#define GRADIENT(side, operand, id, field, column) KIT_GRAD_##id = 1 << (KIT_##id - KIT_FIRST_GRADIENT),
     KIT_GRADIENTS(GRADIENT)
 #undef GRADIENT
         KIT_GRAD_STUDENT = KIT_GRAD_A_S | KIT_GRAD_B_S,

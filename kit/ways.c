@@ -22,7 +22,7 @@ size_t kit_least_limit(const struct skl_problem *p, enum skl_call call, const st
 
 int kit_in_slices(const struct kit_case *c)
 {
-    return !c->raw && (c->lses || c->mix <= 1) && !c->labels && !c->details && !c->mass_ids && !c->support;
+    return !c->sinks && !c->raw && (c->lses || c->mix <= 1) && !c->labels && !c->details && !c->mass_ids && !c->support;
 }
 
 int kit_succeeds(struct kit_outcome *outcome, enum skl_status status)

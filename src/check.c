@@ -129,7 +129,9 @@ int skl_name_inputs(const struct skl_problem *p, struct skl_named to[SKL_INPUTS]
         {"listed.tail_logprob", p->listed ? &p->listed->tail_logprob : &not_given},
         {"cu_seqlens_q", &p->cu_seqlens_q},
         {"cu_seqlens_k", &p->cu_seqlens_k},
-        {"support", &p->support}};
+        {"support", &p->support},
+        {"sink_s", &p->sink_s},
+        {"sink_t", &p->sink_t}};
     memcpy(to, all, sizeof all);
     return SKL_INPUTS;
 }
@@ -338,6 +340,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use support.data = %p with partial rows: lists need all columns",
                         p.support.data);
     TRY(check_problem(&p));
+    TRY(skl_check_sinks(&p, partial || state));
     if (p.shard)
         TRY(skl_check_shard(call, &p, state));
     settle_divergence(&p);

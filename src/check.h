@@ -23,7 +23,7 @@ struct skl_named {
     const char *name;
     const struct skl_tensor *tensor;
 };
-enum { SKL_INPUTS = 19 };
+enum { SKL_INPUTS = 21 };
 int skl_name_inputs(const struct skl_problem *p, struct skl_named to[SKL_INPUTS]);
 
 /* Tensors that are given are where s.a is. */
@@ -40,6 +40,10 @@ enum skl_status skl_check_pooled(const struct skl_problem *p);
 enum skl_status skl_check_mixture(const struct skl_problem *p);
 enum skl_status skl_check_head_map(const struct skl_problem *p); /* every entry is a head; the map may be read */
 enum skl_status skl_check_mixture_outputs(const struct skl_work *w, const struct skl_outputs *out, int partial);
+
+/* check_sink.c: sinks, if any, and their gradients. */
+enum skl_status skl_check_sinks(const struct skl_problem *p, int partial);
+enum skl_status skl_check_sink_outputs(const struct skl_problem *p, const struct skl_outputs *out);
 
 /* check_labels.c: there are labels, or ids whose masses are wanted. The student's side has been checked. */
 enum skl_status skl_check_labels(const struct skl_problem *p);

@@ -92,7 +92,7 @@ enum skl_status skl_check_mixture(const struct skl_problem *p)
         FAIL("cannot use mix_t = %lld: it must be 0 (none) or a number of heads", (long long)p->mix_t);
     if (p->raw_t != 0 && p->raw_t != 1)
         FAIL("cannot use raw_t = %d: it must be 0 or 1", (int)p->raw_t);
-    if (p->raw_t && !p->lse_t.data)
+    if (p->raw_t && !p->lse_t.data && !(p->use == SKL_INDEXER && p->sink_t.data))
         FAIL("cannot use raw_t = 1 without lse_t: a softmax sums to 1 already");
     if (p->raw_t && p->divergence != SKL_FORWARD_KL)
         FAIL("cannot use raw_t = 1 with divergence = %d: only forward KL takes a target that does not sum to 1",

@@ -17,7 +17,7 @@ static const struct {
 #undef SKL_ROW_RESULT
 };
 
-enum { ROWS = SKL_ROW_RESULTS, GRADS = 6, OUTPUTS = GRADS + ROWS };
+enum { ROWS = SKL_ROW_RESULTS, GRADS = 8, OUTPUTS = GRADS + ROWS };
 
 /* What the problem lacks of what the result needs; NULL: nothing. */
 static const char *lacking(const struct skl_problem *p, int i)
@@ -33,6 +33,8 @@ static const char *lacking(const struct skl_problem *p, int i)
         return "there are no mass_ids";
     if ((needs & SKL_NEEDS_LIST) && !p->listed)
         return "there is no listed teacher";
+    if ((needs & SKL_NEEDS_SINKS) && !p->sink_s.data)
+        return "there is no sink";
     int one_sweep = p->divergence == SKL_FORWARD_KL || p->divergence == SKL_REVERSE_KL;
     return (needs & SKL_NEEDS_TWO_SWEEPS) && one_sweep ? "forward and reverse KL have no such result" : NULL;
 }
@@ -50,8 +52,14 @@ static int name_saved(const struct skl_outputs *o, struct skl_named to[ROWS])
 
 static int name_outputs(const struct skl_outputs *o, struct skl_named to[OUTPUTS])
 {
-    const struct skl_named grads[GRADS] = {{"out.s.a", &o->s.a}, {"out.s.b", &o->s.b}, {"out.s.bias", &o->s.bias},
-                                           {"out.t.a", &o->t.a}, {"out.t.b", &o->t.b}, {"out.t.bias", &o->t.bias}};
+    const struct skl_named grads[GRADS] = {{"out.s.a", &o->s.a},
+                                           {"out.s.b", &o->s.b},
+                                           {"out.s.bias", &o->s.bias},
+                                           {"out.t.a", &o->t.a},
+                                           {"out.t.b", &o->t.b},
+                                           {"out.t.bias", &o->t.bias},
+                                           {"out.grad_sink_s", &o->grad_sink_s},
+                                           {"out.grad_sink_t", &o->grad_sink_t}};
     memcpy(to, grads, sizeof grads);
     for (int i = 0; i < ROWS; i++) to[GRADS + i] = (struct skl_named){row_results[i].name, row_result(o, i)};
     return OUTPUTS;
@@ -155,19 +163,19 @@ static int any_grad(const struct skl_grads *g)
 static enum skl_status check_saved(const struct skl_outputs *saved, const struct skl_work *w)
 {
     int listed = w->listed.given, sweep = listed && !skl_on_support(w);
-    int one = w->form == SKL_FORM_NONE, two = skl_sweeps(w->form) == 2;
+    int one = w->form == SKL_FORM_NONE, two = skl_sweeps(w->form) == 2, grads = w->grads | w->sink_grads;
     int parts = saved->m_s.data && saved->l_s.data && (one || (saved->m_t.data && saved->l_t.data));
     struct {
         enum skl_row_name name;
         int needed;
     } each[] = {{SKL_ROW_lse_s, !parts && !listed},
                 {SKL_ROW_lse_t, !parts && w->form != SKL_FORM_NONE},
-                {skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (w->grads & 1)},
+                {skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss, w->form == SKL_FORM_KL && (grads & 1)},
                 {SKL_ROW_m_s, skl_tempered(w)}, /* to which l1_s refers */
                 {SKL_ROW_l_s, skl_tempered(w) && !listed},
                 {SKL_ROW_l1_s, skl_has_labels(w) && w->temperature != 1},
-                {SKL_ROW_kl_s, two && (w->grads & 1 << w->student)},
-                {SKL_ROW_kl_t, two && (w->grads & 1 << !w->student)},
+                {SKL_ROW_kl_s, two && (grads & 1 << w->student)},
+                {SKL_ROW_kl_t, two && (grads & 1 << !w->student)},
                 {SKL_ROW_m_rest, sweep},
                 {SKL_ROW_l_rest, sweep}};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
@@ -204,11 +212,13 @@ enum skl_status skl_check_finished(const struct skl_outputs *o, int shard, const
 static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_problem *p,
                                           const struct skl_outputs *out)
 {
-    if (call == SKL_CALL_VALUE && (any_grad(&out->s) || any_grad(&out->t)))
+    int of_s = any_grad(&out->s) || out->grad_sink_s.data, of_t = any_grad(&out->t) || out->grad_sink_t.data;
+    if (call == SKL_CALL_VALUE && (of_s || of_t))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in skl_value: call skl_value_and_grad",
-                        any_grad(&out->s) ? "s" : "t");
+                        of_s ? "s" : "t");
     if ((p->labels || p->listed) && !p->t.a.data && !p->t.b.data && any_grad(&out->t))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.t gradients: there is no teacher to be differentiated");
+    TRY(skl_check_sink_outputs(p, out));
     TRY(check_grads(&p->s, &out->s, &student_names));
     return check_grads(&p->t, &out->t, &teacher_names);
 }

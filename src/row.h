@@ -106,7 +106,8 @@ struct skl_row_result {
     int labelled;   /* the row has a label that is not ignored */
     double divergence, ce, entropy[2], logprob[2], top1[2], l1[2], mass[2], reverse, jsd, tv;
     double rival[2], rank[2]; /* the side's score of the other side's top1, and how many of its scores are larger */
-    double m_rest, l_rest;    /* a listed teacher: of the student, over the columns that are not listed */
+    double sink_mass[2];
+    double m_rest, l_rest; /* a listed teacher: of the student, over the columns that are not listed */
 };
 
 /* Of a row that sees no column or has no weight. */

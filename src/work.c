@@ -234,6 +234,8 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     fill_side(p, &p->s, &w->side[w->student]);
     fill_side(p, &p->t, &w->side[!w->student]);
     fill_mixture(p, w);
+    w->side[w->student].sink = vector_view(&p->sink_s), w->side[!w->student].sink = vector_view(&p->sink_t);
+    w->sinks = p->sink_s.data != NULL; /* with sink_t; sink_t alone is an indexer's, in denominators */
     if (p->pool_block)
         w->side[!w->student].scorer = SKL_POOLED;
     fill_support(p, w);
@@ -282,6 +284,9 @@ void skl_fill_outputs(const struct skl_outputs *o, struct skl_work *w)
     fill_grads(&o->s, &w->side[w->student]);
     fill_grads(&o->t, &w->side[!w->student]);
     w->grads = any_grad(&w->side[0]) | any_grad(&w->side[1]) << 1;
+    w->side[w->student].grad_sink = vector_view(&o->grad_sink_s);
+    w->side[!w->student].grad_sink = vector_view(&o->grad_sink_t);
+    w->sink_grads = (w->side[0].grad_sink.data != NULL) | (w->side[1].grad_sink.data != NULL) << 1;
     skl_fill_saved(o, w);
 }
 
@@ -299,13 +304,14 @@ struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k)
     int64_t runs = w->heads / w->together, head = k % runs * w->together;
     int64_t part = k / runs; /* the batch, or the packed sequence */
     if (!w->cu_q.data)
-        return (struct skl_segment){(part * w->heads + head) * w->n, w->n * w->together, 0, w->columns, part, head};
+        return (struct skl_segment){(part * w->heads + head) * w->n, w->n * w->together, 0, w->columns, part, head, k};
     int64_t row = offset_at(&w->cu_q, part), column = offset_at(&w->cu_k, part);
     return (struct skl_segment){.row = head * w->n + row,
                                 .rows = (offset_at(&w->cu_q, part + 1) - row) * w->together,
                                 .column = column,
                                 .columns = offset_at(&w->cu_k, part + 1) - column,
-                                .head = head};
+                                .head = head,
+                                .number = k};
 }
 
 double skl_elements(const struct skl_work *w)
@@ -361,7 +367,7 @@ static int supports_something(const struct skl_work *w, struct skl_range seen, c
 
 double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3])
 {
-    if ((seen.lo >= seen.hi && !w->shard.exchange) || (w->listed.given && !lists_something(w, at)))
+    if ((seen.lo >= seen.hi && !skl_sees_more(w)) || (w->listed.given && !lists_something(w, at)))
         return 0;
     if (skl_has_support(w) && !supports_something(w, seen, at))
         return 0;

@@ -67,7 +67,8 @@ struct skl_work_side {
     /* The score x = sign (<a, b> + bias), or with a softcap x = softcap tanh(inner (<a, b> + bias)), makes the logit
      * z = unit x. unit is positive, so that the largest score is the largest logit. */
     double sign, softcap, inner, unit;
-    double chain; /* d z / d <a, b> = chain (times 1 - tanh^2) */
+    double chain;                           /* d z / d <a, b> = chain (times 1 - tanh^2) */
+    struct skl_vector_view sink, grad_sink; /* a logit for each head of a, before the temperature */
 };
 
 /* Rows row .. row + rows - 1, which see columns column .. column + columns - 1 of the same b. Ranges of a row and the
@@ -75,6 +76,7 @@ struct skl_work_side {
 struct skl_segment {
     int64_t row, rows, column, columns;
     int64_t batch, head; /* attention: whose they are */
+    int64_t number;      /* of the segment, as skl_segment_at() counts */
 };
 
 /* What a problem must have for a row result. */
@@ -84,7 +86,8 @@ enum skl_need {
     SKL_NEEDS_TWO_SWEEPS = 4,
     SKL_NEEDS_MASS_IDS = 8,
     SKL_NEEDS_DIVERGENCE = 16, /* a teacher, or a listed one */
-    SKL_NEEDS_LIST = 32
+    SKL_NEEDS_LIST = 32,
+    SKL_NEEDS_SINKS = 64
 };
 
 /* Integers over the rows, 'count' of them for each. */
@@ -128,6 +131,8 @@ struct skl_work {
     int student;             /* which side the student is: P for reverse KL, Q otherwise */
     int raw;                 /* P is not divided by its sum S: loss = S (KL + log S), dz = g S (q - p) */
     int grads;               /* bit 0: some gradient of P is wanted; bit 1: of Q */
+    int sinks;               /* every row has one more column, the sink */
+    int sink_grads;          /* as grads, of the sinks */
     int64_t batch, heads, n; /* rows are (b, h, i) with i < n */
     int64_t rows, columns;
     int64_t keys, pool_block; /* what ranges count, columns or the keys whose blocks they are; keys in a block */
@@ -321,14 +326,25 @@ static inline int64_t skl_listed_id(const struct skl_work *w, const int64_t at[3
     return skl_row_id(&w->listed.ids, at, k);
 }
 
+/* The i-th of numbers of a floating dtype. */
+static inline double skl_number_at(const void *data, int dtype, int64_t i)
+{
+    if (dtype == SKL_F32)
+        return (double)((const float *)data)[i];
+    uint16_t half = ((const uint16_t *)data)[i];
+    return (double)(dtype == SKL_BF16 ? skl_from_bf16(half) : skl_from_f16(half));
+}
+
 static inline double skl_listed_logprob(const struct skl_work *w, const int64_t at[3], int64_t k)
 {
     const struct skl_operand *x = &w->listed.logprobs;
-    const void *at_0 = skl_operand_at(x, at[0], at[1], at[2]);
-    if (x->dtype == SKL_F32)
-        return (double)((const float *)at_0)[k];
-    uint16_t half = ((const uint16_t *)at_0)[k];
-    return (double)(x->dtype == SKL_BF16 ? skl_from_bf16(half) : skl_from_f16(half));
+    return skl_number_at(skl_operand_at(x, at[0], at[1], at[2]), x->dtype, k);
+}
+
+/* The logit of a head's sink. */
+static inline double skl_sink_at(const struct skl_work *w, const struct skl_work_side *s, int64_t head)
+{
+    return skl_number_at(s->sink.data, s->sink.dtype, head * s->sink.stride) / w->temperature;
 }
 
 /* Do rows see listed keys alone? */
@@ -371,11 +387,16 @@ static inline int64_t skl_shared_states(const struct skl_work *w)
     return 1 + skl_has_labels(w) + (skl_has_labels(w) && w->labels.smoothing > 0);
 }
 
-/* Without rows, or without columns for them to see, a call needs no plan, no memory, no threads. A shard without columns
- * still has to meet the others. */
+/* Is there something for rows that see no column: columns of other shards, or a sink? */
+static inline int skl_sees_more(const struct skl_work *w)
+{
+    return w->shard.exchange || w->sinks;
+}
+
+/* Without rows, or without columns for them to see, a call needs no plan, no memory, no threads. */
 static inline int skl_nothing_to_do(const struct skl_work *w)
 {
-    return w->rows == 0 || (w->columns == 0 && !w->shard.exchange);
+    return w->rows == 0 || (w->columns == 0 && !skl_sees_more(w));
 }
 
 /* Segment k. Those of a sequence or batch are neighbours, in the order of their heads. */
@@ -389,7 +410,7 @@ struct skl_range skl_row_range(const struct skl_work *w, const struct skl_segmen
 /* The same in keys, where a column is a block of them. */
 struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3]);
 
-/* 0 when the row is to be skipped: no weight, nothing listed that it sees, or no column, unless other shards have some for it. */
+/* 0 when the row is to be skipped: no weight, nothing listed that it sees, or no column and nothing else to see. */
 double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3]);
 
 /* The row's results to where the caller wants them. */

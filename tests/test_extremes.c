@@ -197,9 +197,9 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
         }
     }
     for (int64_t i = 0; where == BESIDE_THE_RANGE && i < RANGE_ROWS; i++)
-        kit_set(&f.in[6].t, i, RANGE_BEGIN), kit_set(&f.in[7].t, i, RANGE_END);
+        kit_set(&f.in[KIT_INPUT_BEGIN].t, i, RANGE_BEGIN), kit_set(&f.in[KIT_INPUT_END].t, i, RANGE_END);
     if (where == IN_WEIGHTLESS_ROW)
-        kit_set(&f.in[8].t, 11, 0);
+        kit_set(&f.in[KIT_INPUT_WEIGHT].t, 11, 0);
     kit_expect(&f);
     check_others(&f, "value and grad");
     test_destroy(&f);

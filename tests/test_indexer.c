@@ -8,7 +8,7 @@ enum { MOST = 40000 };
 
 struct trial {
     struct skl_problem p;
-    struct kit_tensor q, k, w, q_t, k_t, lse, weight, begin, support, cu_q, cu_k;
+    struct kit_tensor q, k, w, q_t, k_t, lse, weight, begin, sink, support, cu_q, cu_k;
     int64_t B, H, N, M, D, T;
 };
 
@@ -42,6 +42,7 @@ static struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads
     t.q_t = make(dtype, 4, q_t, 1), t.k_t = make(dtype, 4, k_t, 1);
     t.lse = make(SKL_F32, 3, q_t, 0.3), t.weight = make(SKL_F32, 2, of_rows, 1),
     t.begin = make(SKL_I32, 2, of_rows, 40);
+    t.sink = make(dtype, 1, &heads, 3);
     for (int64_t i = 0; i < kit_count(&t.lse.t); i++) kit_set(&t.lse.t, i, kit_get(&t.lse.t, i) + log((double)t.M));
     for (int64_t i = 0; i < kit_count(&t.weight.t); i += 3) kit_set(&t.weight.t, i, 0);
     t.p = skl_problem_of(SKL_INDEXER, t.q.t, t.k.t, t.q_t.t, t.k_t.t);
@@ -70,8 +71,8 @@ static void list_keys(struct trial *t, int64_t block)
 
 static void destroy(struct trial *t)
 {
-    struct kit_tensor *each[] = {&t->q,      &t->k,     &t->w,       &t->q_t,  &t->k_t, &t->lse,
-                                 &t->weight, &t->begin, &t->support, &t->cu_q, &t->cu_k};
+    struct kit_tensor *each[] = {&t->q,      &t->k,     &t->w,       &t->q_t,  &t->k_t,  &t->lse,
+                                 &t->weight, &t->begin, &t->support, &t->cu_q, &t->cu_k, &t->sink};
     for (int i = 0; i < COUNT(each); i++) kit_tensor_free(&test_memory, each[i]);
 }
 
@@ -158,20 +159,23 @@ static void random_trial(int k)
     p->window_left = test_chance(4) ? test_between(0, 90) : -1;
     if (test_chance(2))
         p->lse_t = t.lse.t, p->raw_t = test_chance(2);
+    else if (test_chance(2))
+        p->sink_t = t.sink.t, p->raw_t = test_chance(2);
     if (p->reduction == SKL_SUM && test_chance(2))
         p->weight = t.weight.t;
     if (test_chance(3))
         p->begin = t.begin.t;
     if (t.B == 1 && test_chance(2))
         p->cu_seqlens_q = t.cu_q.t, p->cu_seqlens_k = t.cu_k.t;
-    if (test_chance(2))
+    if (!p->sink_t.data && test_chance(2))
         list_keys(&t, test_chance(3) ? test_between(1, 64) : 0);
     p->threads = (int)test_between(1, 3);
     test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d "
-                 "raw %d begin %d packed %d lists %d of %d",
+                 "raw %d begin %d sink %d packed %d lists %d of %d",
                  k, (int)t.H, (int)t.D, (int)t.N, (int)t.M, (int)h[0], (int)h[1], t.q.t.dtype, p->causal, p->identity,
                  p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t, p->begin.data != NULL,
-                 p->cu_seqlens_q.data != NULL, p->support.data ? (int)p->support.shape[2] : 0, (int)p->support_block);
+                 p->sink_t.data != NULL, p->cu_seqlens_q.data != NULL, p->support.data ? (int)p->support.shape[2] : 0,
+                 (int)p->support_block);
     every_way(&t);
     destroy(&t);
     test_context("%s", "");
@@ -244,7 +248,12 @@ static void border(void)
     p.divergence = SKL_REVERSE_KL, refused("reverse", &p, &out), p = t.p;
     p.s.softcap = 3, refused("s.softcap = 3", &p, &out), p = t.p;
     p.weight = t.lse.t, refused("weight.ndim = 3", &p, &out), p = t.p;
+    p.sink_s = t.sink.t, p.sink_s.shape[0] = 3, refused("sink_s.data", &p, &out), p = t.p;
+    p.sink_t = t.sink.t, p.lse_t = t.lse.t, refused("with lse_t", &p, &out), p = t.p;
+    p.raw_t = 1, refused("raw_t = 1 without lse_t", &p, &out), p = t.p;
     struct skl_outputs of_t = out;
+    p.sink_t = t.sink.t, of_t.grad_sink_t = t.sink.t, refused("out.grad_sink_t.data", &p, &of_t), p = t.p, of_t = out;
+    of_t.sink_mass_t = out.loss, p.sink_t = t.sink.t, refused("there is no sink", &p, &of_t), p = t.p, of_t = out;
     of_t.t.b = t.k_t.t, refused("out.t.b", &p, &of_t);
     static struct skl_state state[200];
     CHECK_STATUS(skl_partial(&p, NULL, state), SKL_BAD_ARGUMENT);

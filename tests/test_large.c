@@ -17,7 +17,7 @@ static void many_logits(void)
         c.divergence = d, c.weights = KIT_POSITIVE, c.reduction = SKL_SUM, c.bias[S] = 1;
         c.grads = KIT_GRAD_A_S | KIT_GRAD_B_S | KIT_GRAD_BIAS_S | KIT_GRAD_A_T;
         test_build(&f, &c);
-        for (int64_t i = 1; i < c.rows - 2; i++) kit_set(&f.in[8].t, i, 0);
+        for (int64_t i = 1; i < c.rows - 2; i++) kit_set(&f.in[KIT_INPUT_WEIGHT].t, i, 0);
         kit_expect(&f);
         test_context("70000 x 40000, divergence %d", d);
         double before = test_cpu_seconds();

@@ -80,6 +80,40 @@ def row_tensors() -> None:
     picture.write()
 
 
+def bars(picture: Picture, x, y, heights, colors, sink=None, width=26, high=110) -> None:
+    """A distribution over keys; the sink, if any, stands apart."""
+    for k, height in enumerate(heights):
+        picture.box(x + k * (width + 4), y + high - height * high, width, height * high, colors, 2)
+    at = x + len(heights) * (width + 4) + 14
+    if sink is not None:
+        picture.box(at, y + high - sink * high, width, sink * high, colors, 2, 2.0, dash="4 3")
+        picture.text(at + width / 2, y + high + 16, "sink", size=11, color=SOFT, anchor="middle")
+    picture.line(x - 6, y + high, at + (width + 6 if sink is not None else -6), y + high, INK, 1.2)
+
+
+def sinks() -> None:
+    picture = Picture(
+        "sinks",
+        390,
+        "Sinks",
+        "Student and teacher over four keys and a sink. As a column, the sink is a category that both have; conditional, each is "
+        "renormalised over its keys, and the sink drops out.",
+    )
+    student, teacher, sink_s, sink_t = (0.30, 0.12, 0.08, 0.20), (0.16, 0.07, 0.04, 0.13), 0.30, 0.60
+    picture.text(250, 62, 'sink="column"', size=12.5, mono=True, color=INK, anchor="middle")
+    picture.text(565, 62, 'sink="conditional"', size=12.5, mono=True, color=INK, anchor="middle")
+    for y, name, keys, sink, colors in ((78, "student", student, sink_s, Q), (228, "teacher", teacher, sink_t, P)):
+        picture.text(28, y + 66, name, size=13, color=colors[1], weight=600)
+        bars(picture, 160, y, keys, colors, sink)
+        bars(picture, 500, y, [x / sum(keys) for x in keys], colors)
+        picture.arrow((366, y + 70), (478, y + 70), color=SOFT)
+        picture.text(422, y + 60, "/ (1 - sink)", size=11, mono=True, color=SOFT, anchor="middle")
+    picture.text(250, 376, "one more category: what goes to the sink counts", size=12, color=SOFT, anchor="middle")
+    picture.text(565, 376, "the keys alone", size=12, color=SOFT, anchor="middle")
+    picture.write()
+
+
 if __name__ == "__main__":
+    sinks()
     packed()
     row_tensors()

@@ -337,6 +337,15 @@ struct skl_problem {
     struct skl_tensor support;
     int64_t
         support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: single keys */
+
+    /* Attention, on the CPU: sinks, a logit for each head of s.a and of t.a, f32, bf16 or f16 [heads]; both or none.
+     * Every row has one more column, z = sink / temperature (neither scale nor softcap touch it): a category of the
+     * divergence, in all LSEs and entropies, and all that a row sees which sees no key. Of a mixture it has the mean
+     * of its heads' masses. To compare the keys alone, leave sinks out. SKL_INDEXER: sink_t alone, in the
+     * denominators of the teacher's heads and no category: the target is the mean of e^{z - lse} over the keys,
+     * divided by its sum unless raw_t. Not with support, pool_block,
+     * partial rows and shards. */
+    struct skl_tensor sink_s, sink_t;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */
@@ -380,6 +389,10 @@ struct skl_outputs {
      * not listed, as m_s and l_s. Its backward needs them (and m_s with l1_s, not l_s or lse_s), but for SKL_TAIL_RENORMALISE without
      * labels. */
     struct skl_tensor m_rest, l_rest;
+
+    /* Optional f32 over the rows, of a problem with both sinks: the probability of the sink. */
+    struct skl_tensor sink_mass_s, sink_mass_t;
+    struct skl_tensor grad_sink_s, grad_sink_t; /* gradients of the sinks: [heads], f32 or the sink's dtype */
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,

@@ -18,7 +18,7 @@ DTYPES = {"float32": _c.F32, "bfloat16": _c.BF16, "float16": _c.F16}
 
 
 class Call:
-    """The arrays of one call. operands: by name, in the order of _c.OPERANDS."""
+    """The arrays of one call. operands: by name, in the order of _c.OPERANDS, without the sinks."""
 
     def __init__(
         self,
@@ -35,13 +35,16 @@ class Call:
         cu_seqlens_q=None,
         cu_seqlens_k=None,
         support=None,
+        sinks=(None, None),
     ) -> None:
         given = {name: read(name, x, np.float32) for name, x in operands.items()}
         without_teacher = labels is not None or listed is not None
         arrays: List[Any] = [
             None if array is None and without_teacher else _operand(name, array) for name, array in given.items()
         ]
-        self.operands, self.names = given, list(given)
+        more_given = {name: read(name, x, np.float32) for name, x in zip(("sink_s", "sink_t"), sinks)}
+        sink_arrays = [_operand(name, x) for name, x in more_given.items()]
+        self.operands, self.names = {**given, **more_given}, [*given, *more_given]
         self.rows = arrays[0].shape[:-1]  # as people see them
         if use == _c.INDEXER:  # whose heads make one row
             self.rows = arrays[0].shape[:1] + arrays[0].shape[2:3]
@@ -50,7 +53,7 @@ class Call:
             offsets = [_offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)]
         self.packed = offsets[0] is not None and use != _c.INDEXER  # an indexer's arrays come as a batch of one
         if self.packed:
-            arrays = [None if x is None else _one_batch(name, x) for name, x in zip(self.names, arrays)]
+            arrays = [None if x is None else _one_batch(name, x) for name, x in zip(given, arrays)]
         if use == _c.LINEAR and not 2 <= arrays[0].ndim <= 4:  # C takes one to three leading dimensions
             if arrays[3] is not None and arrays[3].shape[:-1] != self.rows:
                 hint = order_hint(use, *[arrays[i].shape for i in (0, 1, 3, 4)])
@@ -69,7 +72,18 @@ class Call:
         head_map = None if head_map is None else _heads("head_map", read("head_map", head_map))
         lists = (None, None, None) if listed is None else self._lists(*listed)
         support = None if support is None else self._support(read("support", support))
-        self.arrays = [*arrays, *more, self.labels, self.mass_ids, lse_t, head_map, *lists, *offsets, support]
+        self.arrays = [
+            *arrays,
+            *sink_arrays,
+            *more,
+            self.labels,
+            self.mass_ids,
+            lse_t,
+            head_map,
+            *lists,
+            *offsets,
+            support,
+        ]
         self.views = [view(x) for x in self.arrays]
         self.work = float(arrays[0].size) * (arrays[1].shape[-2] if arrays[1].ndim > 1 else 0)
 
@@ -161,7 +175,9 @@ class Call:
     def by_name(self, gradients: Sequence[Optional[Array]]) -> Dict[str, Array]:
         shapes = {name: np.shape(x) for name, x in self.operands.items()}
         if self.packed:
-            gradients = [None if g is None else np.ascontiguousarray(g[0].swapaxes(0, 1)) for g in gradients]
+            gradients = [
+                g if g is None or g.ndim == 1 else np.ascontiguousarray(g[0].swapaxes(0, 1)) for g in gradients
+            ]
         return {name: g.reshape(shapes[name]) for name, g in zip(self.names, gradients) if g is not None}
 
 
@@ -207,7 +223,7 @@ def read(name: str, given: Any, of_lists: Any = None) -> Optional[Array]:
 
 def _operand(name: str, array: Optional[Array]) -> Optional[Array]:
     if array is None:
-        if name.startswith("bias"):
+        if name.startswith(("bias", "sink")):
             return None
         raise bad(name, None, "it must be an array", TypeError)
     if array.dtype == np.float64:

@@ -61,7 +61,7 @@ PROBLEM = Layout(
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
     "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P "
-    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T support:T support_block:q"
+    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T support:T support_block:q sink_s:T sink_t:T"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.
@@ -82,11 +82,12 @@ OUTPUTS = Layout(
     "a_s:T b_s:T bias_s:T a_t:T b_t:T bias_t:T "
     "m_s:T m_t:T l_s:T l_t:T "
     "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T "
-    "mass_s:T mass_t:T rank_s:T rank_t:T m_rest:T l_rest:T"
+    "mass_s:T mass_t:T rank_s:T rank_t:T m_rest:T l_rest:T "
+    "sink_mass_s:T sink_mass_t:T sink_s:T sink_t:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
-OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t")
+OPERANDS = ("a_s", "b_s", "bias_s", "a_t", "b_t", "bias_t", "sink_s", "sink_t")
 INPUTS = (
     *OPERANDS,
     *("weight", "begin", "end", "labels", "mass_ids", "lse_t", "head_map"),

@@ -166,15 +166,14 @@ def _problem(
     return problem
 
 
-_FIRST = 5  # of _c.ROWS come before the gradients in struct skl_outputs, the others after them
-assert _c.OUTPUTS.names[2:] == [*_c.ROWS[:_FIRST], *_c.OPERANDS, *_c.ROWS[_FIRST:]]
+_tensors_in_order = itemgetter(*[(*_c.ROWS, *_c.OPERANDS).index(name) for name in _c.OUTPUTS.names[2:]])
 
 
 def _outputs(rows: Sequence[View], grads: Sequence[View], value: int = 0) -> bytes:
     """struct skl_outputs. rows: of _c.ROWS. grads: of _c.OPERANDS. Empty: none of them."""
     rows, grads = rows or [None] * len(_c.ROWS), grads or [None] * len(_c.OPERANDS)
-    tensors = [one or _c.NOTHING for one in (*rows[:_FIRST], *grads, *rows[_FIRST:])]
-    return _c.OUTPUTS.pack(_c.OUTPUTS.size, value, *tensors)
+    tensors = [one or _c.NOTHING for one in (*rows, *grads)]
+    return _c.OUTPUTS.pack(_c.OUTPUTS.size, value, *_tensors_in_order(tensors))
 
 
 def _run(

@@ -26,6 +26,8 @@ _ROWS = (
     "mass_t",
     "rank_s",
     "rank_t",
+    "sink_mass_s",
+    "sink_mass_t",
 )
 _MADE = {"agree": ("top1_s", "top1_t"), "sum": ("loss",), "count": ("loss",)}
 NAMES = (*_ROWS, *_MADE)
@@ -33,6 +35,7 @@ _OF_LABELS = ("ce", "logprob_s", "logprob_t")
 _OF_TEACHER = ("kl", "lse_t", "entropy_t", "logprob_t", "top1_t", "agree", "reverse", "jsd", "tv", "mass_t")
 _OF_TEACHER += ("rank_s", "rank_t")
 _OF_MASS = ("mass_s", "mass_t")
+_OF_SINKS = ("sink_mass_s", "sink_mass_t")
 
 
 def refuse_without_labels(options: Mapping[str, Any]) -> None:
@@ -44,7 +47,12 @@ def refuse_without_labels(options: Mapping[str, Any]) -> None:
 
 
 def wanted_rows(
-    details: Any, labels: bool, teacher: bool = True, mass_ids: bool = False, listed: bool = False
+    details: Any,
+    labels: bool,
+    teacher: bool = True,
+    mass_ids: bool = False,
+    listed: bool = False,
+    sinks: bool = False,
 ) -> Tuple[str, ...]:
     """The row results that C has to give for these details; what they cannot be is refused."""
     if isinstance(details, str) or not hasattr(details, "__iter__"):
@@ -56,6 +64,8 @@ def wanted_rows(
             raise bad("details", tuple(details), f"{name!r} needs labels")
         if name in _OF_MASS and not mass_ids:
             raise bad("details", tuple(details), f"{name!r} needs mass_ids")
+        if name in _OF_SINKS and not sinks:
+            raise bad("details", tuple(details), f"{name!r} needs the sinks of both sides, as a column")
         if name in _OF_TEACHER and listed and name != "kl":
             raise bad("details", tuple(details), f"{name!r} needs a live teacher: a listed one does not tell it")
         if name in _OF_TEACHER and not teacher and not listed:

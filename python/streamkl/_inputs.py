@@ -43,11 +43,15 @@ def attention_inputs(
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     support=None,
+    sinks=None,
 ) -> Inputs:
-    """C takes [B, H, N, D]: packed sequences, [total, H, D] here, are a batch of one there (unpacked() undoes it)."""
-    for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t)):
-        _check(name, t)
-    _refuse_tangents(q_s, k_s, q_t, k_t)
+    """C takes [B, H, N, D]: packed sequences, [total, H, D] here, are a batch of one there (unpacked() undoes it).
+    sinks: of both sides, or None."""
+    sink_s, sink_t = sinks or (None, None)
+    for name, t in (("q_s", q_s), ("k_s", k_s), ("q_t", q_t), ("k_t", k_t), ("sink_s", sink_s), ("sink_t", sink_t)):
+        if t is not None or not name.startswith("sink"):
+            _check(name, t)
+    _refuse_tangents(q_s, k_s, q_t, k_t, sink_s, sink_t)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if packed:
         cu_seqlens_q, cu_seqlens_k = _offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)
@@ -67,6 +71,8 @@ def attention_inputs(
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         support=None if support is None else _support(support, packed),
+        sink_s=sink_s,
+        sink_t=sink_t,
     )
 
 
@@ -89,6 +95,7 @@ def indexer_inputs(
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     support=None,
+    sink_t=None,
 ) -> Inputs:
     """operands: those of INDEXER_SHAPES, all or the indexer's. C has one head of keys, [B, 1, M, Di], and packed sequences in
     a batch of one."""
@@ -98,7 +105,9 @@ def indexer_inputs(
         _check(name, t)
         if t.dim() != shape.count(",") + 1:
             raise bad(f"{name}.shape", tuple(t.shape), f"{'with cu_seqlens_q ' if packed else ''}it must be {shape}")
-    _refuse_tangents(*operands.values())
+    if sink_t is not None:
+        _check("sink_t", sink_t)
+    _refuse_tangents(*operands.values(), sink_t)
     if packed:
         cu_seqlens_q, cu_seqlens_k = _offsets("cu_seqlens_q", cu_seqlens_q), _offsets("cu_seqlens_k", cu_seqlens_k)
         operands = {k: (t if k in ("k_i", "w_i") else t.transpose(0, 1))[None] for k, t in operands.items()}
@@ -110,6 +119,7 @@ def indexer_inputs(
         bias_s=w_i,
         a_t=q_t,
         b_t=k_t,
+        sink_t=sink_t,
         weight=None if weight is None else _weight(weight, rows, LINEAR),
         begin=None if begin is None else _bound("begin", begin, rows, LINEAR),
         end=None if end is None else _bound("end", end, rows, LINEAR),
@@ -140,10 +150,10 @@ def _offsets(name: str, t: Any) -> Tensor:
     return t
 
 
-def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor) -> None:
+def refuse_teacher_gradient(q_t: Tensor, k_t: Tensor, sink_t: Optional[Tensor] = None) -> None:
     """Of a teacher of mixed heads, which gets none."""
-    for name, t in (("q_t", q_t), ("k_t", k_t)):
-        if torch.is_grad_enabled() and t.requires_grad:
+    for name, t in (("q_t", q_t), ("k_t", k_t), ("sink_t", sink_t)):
+        if torch.is_grad_enabled() and t is not None and t.requires_grad:
             raise bad(f"{name}.requires_grad", True, "this teacher gets no gradient: detach() it")
 
 

@@ -454,8 +454,9 @@ _ALIASES = {
 _OF_CALLS = {
     _c.ATTENTION: (
         *("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "return_lse", "lse_t", "head_map", "support"),
+        *("sink_s", "sink_t", "sink", "details"),
     ),
-    _c.INDEXER: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "lse_t", "support"),
+    _c.INDEXER: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "lse_t", "support", "sink_t"),
     _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
     _c.LISTED: ("weight", "bias_s", "labels", "details", "mass_ids", "tail_logprob"),
 }

@@ -33,6 +33,7 @@ from ._options import (
     make_options,
     show_options,
 )
+from ._sinks import sinks_that_count
 from ._teachers import by_teacher
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def attention_kl(
     lse_t: Optional[Tensor] = None,
     head_map: Union[Tensor, Sequence[Any], None] = None,
     support: Optional[Tensor] = None,
+    sink_s: Optional[Tensor] = None,
+    sink_t: Optional[Tensor] = None,
+    sink: str = "column",
+    details: Sequence[str] = (),
     return_lse: bool = False,
     group: Any = None,
     rows: Optional[str] = None,
@@ -90,6 +95,15 @@ def attention_kl(
         once instead of twice.
     normalise_t: divide t by its own sum over the keys. False: the loss is sum t (log t - log s) as it stands ("forward"
         and lse_t only).
+    sink_s [H], sink_t [heads of q_t]: a logit for each head, as gpt-oss learns them: one more column of every query, which
+        neither scale nor softcap touches, and all that a query sees which sees no key. It is a category of the divergence
+        and in the LSEs; each gets a gradient where it requires one (with mix_t, head_map or lse_t the student's alone).
+        sink="conditional": both distributions are compared over the keys alone, as if no sink were given, and sinks get no
+        gradient; needed where only one side has them. On the CPU.
+    details: names of what is to be told of each query, without gradient: the result is then (loss, dict) of tensors
+        [B, H, N], packed [total_q, H]. kl, lse_s, lse_t, entropy_s, entropy_t, top1_s, top1_t (the key; 0 where there is
+        none), agree, rank_s, rank_t, reverse, jsd, tv as in linear_kl, sink_mass_s, sink_mass_t; and sum and count. On the
+        CPU.
 
     divergence: with t the teacher's and s the student's distribution,
         "forward" KL(t || s), "reverse" KL(s || t),
@@ -126,17 +140,28 @@ def attention_kl(
         for name, given in (("lse_t", lse_t), ("head_map", head_map), ("mix_t", options.get("mix_t"))):
             if given is not None:
                 raise bad(name, type(given).__name__, "a teacher of mixed heads is not spread over processes yet")
+        for name, given in (("sink_s", sink_s), ("sink_t", sink_t), ("details", details or None)):
+            if given is not None:
+                raise bad(name, type(given).__name__, "it is not spread over processes yet")
         return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
+    if details and return_lse:
+        raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
+    if details and getattr(q_s, "is_cuda", False):
+        raise bad("details", tuple(details), "on CUDA attention tells none: return_lse=True gives LSEs", RuntimeError)
     made = make_options(_c.ATTENTION, options)
+    sinks = sinks_that_count(sink_s, sink_t, sink)
     of_heads, of_keys = (lse_t, head_map), (cu_seqlens_q, cu_seqlens_k, support)
-    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, *of_heads, *of_keys)
+    inputs = attention_inputs(q_s, k_s, q_t, k_t, weight, begin, end, *of_heads, *of_keys, sinks)
     if lse_t is not None or head_map is not None or options.get("mix_t") is not None:
-        refuse_teacher_gradient(q_t, k_t)
-    loss, told = divergence_of(
-        inputs, made, options.get("reduction") == "none", ("lse_s", "lse_t") if return_lse else ()
-    )
+        refuse_teacher_gradient(q_t, k_t, sinks[1])
+    names = ("lse_s", "lse_t") if return_lse else wanted_rows(details, False, sinks=sinks[0] is not None)
+    loss, told = divergence_of(inputs, made, options.get("reduction") == "none", names)
+    over = inputs[OPERANDS]
     if packed:
         loss, told = unpacked(loss) if loss.dim() else loss, {name: unpacked(t) for name, t in told.items()}
+        over = None if over is None else unpacked(over)
+    if details:
+        return loss, make_details(details, told, over, None)
     return (loss, told["lse_s"], told["lse_t"]) if return_lse else loss
 
 

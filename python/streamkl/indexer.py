@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
@@ -11,21 +11,11 @@ from . import _c
 from ._details import make_details, wanted_rows
 from ._inputs import attention_inputs, indexer_inputs, refuse_teacher_gradient
 from ._ops import OPERANDS
-from ._options import AttentionOptions, bad, make_options, pooling
+from ._options import AttentionOptions, make_options, pooling
 from .functional import Details, divergence_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_NOT_YET = "indexer_kl does not take it yet"
-
-
-def indexer_options(scale_i: float, not_yet: dict, **given: Any) -> Tuple:
-    """The options of C, from those of indexer_kl. not_yet: arguments that are refused by name."""
-    for name, value in not_yet.items():
-        if value is not None:
-            raise bad(name, type(value).__name__, _NOT_YET)
-    return make_options(_c.INDEXER, dict(scale_s=scale_i, **given))
 
 
 def indexer_kl(
@@ -67,6 +57,9 @@ def indexer_kl(
     scale_i, scale_t: factors of the logits; scale_t None is 1/sqrt(D).
     causal, window: as in attention_kl, but causal is the default. begin, end, weight: over the queries, [N] or [B, N].
     lse_t [B, H, N], normalise_t: log-denominators of the teacher's heads, as in attention_kl.
+    sink_t [H]: a logit in the denominator of each of the teacher's heads, without gradient. The indexer has none, so that it
+        is no category: the target is the mean of exp(z - lse) over the keys, divided by its sum unless normalise_t=False: a
+        head counts as much as it gives to keys. Not with lse_t, which has the sinks in it already, nor with support.
     reduction: "mean" is over the queries, "none" is [B, N].
     details: names as in linear_kl that need no labels, such as ("entropy_s", "top1_t"): the result is (loss, dict).
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1]: packed sequences as in attention_kl, q_i [total_q, Hi, Di], k_i
@@ -74,28 +67,29 @@ def indexer_kl(
     support, support_block: lists of keys [B, N, K], or of blocks of keys, as in attention_kl: the indexer's softmax and those
         of the teacher's heads are over what is listed (with lse_t given, the heads' are what it says). indexer_topk()
         makes them.
-    sink_t: refused for now.
     threads, isa, workspace_limit: as in attention_kl. On the CPU; CUDA tensors are refused.
 
     A query that sees no key, or has weight 0, has loss 0 and gradients of 0 (not None).
     """
-    made = indexer_options(
-        scale_i,
-        dict(sink_t=sink_t),
-        scale_t=scale_t,
-        relu=relu,
-        causal=causal,
-        window=window,
-        normalise_t=normalise_t,
-        support_block=support_block,
-        reduction=reduction,
-        threads=threads,
-        isa=isa,
-        workspace_limit=workspace_limit,
+    made = make_options(
+        _c.INDEXER,
+        dict(
+            scale_s=scale_i,
+            scale_t=scale_t,
+            relu=relu,
+            causal=causal,
+            window=window,
+            normalise_t=normalise_t,
+            support_block=support_block,
+            reduction=reduction,
+            threads=threads,
+            isa=isa,
+            workspace_limit=workspace_limit,
+        ),
     )
     operands = dict(q_i=q_i, k_i=k_i, w_i=w_i, q_t=q_t, k_t=k_t)
-    inputs = indexer_inputs(operands, weight, begin, end, lse_t, cu_seqlens_q, cu_seqlens_k, support)
-    refuse_teacher_gradient(q_t, k_t)
+    inputs = indexer_inputs(operands, weight, begin, end, lse_t, cu_seqlens_q, cu_seqlens_k, support, sink_t)
+    refuse_teacher_gradient(q_t, k_t, sink_t)
     loss, told = divergence_of(inputs, made, reduction == "none", wanted_rows(details, False))
     if cu_seqlens_q is not None:  # the rows of the one batch
         loss, told = loss[0] if loss.dim() else loss, {name: t[0] for name, t in told.items()}

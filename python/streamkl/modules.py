@@ -28,7 +28,15 @@ class _Loss(torch.nn.Module):
 
 
 _PLACE = ("group", "rows", "check", "key_offset", "key_positions")  # where the operands are: of the call
-_OF_ATTENTION = ("cu_seqlens_q", "cu_seqlens_k", "support")  # what else attention_kl's call takes
+_OF_ATTENTION = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "support",
+    "sink_s",
+    "sink_t",
+    "sink",
+    "details",
+)  # what else attention_kl's call takes
 
 
 def _refuse_unknown(use: int, module: str, given: Mapping[str, Any]) -> None:
@@ -40,7 +48,7 @@ def _refuse_unknown(use: int, module: str, given: Mapping[str, Any]) -> None:
 
 class AttentionKLLoss(_Loss):
     """attention_kl as a module: options to the constructor, tensors to the call, and group= with what goes with it;
-    cu_seqlens_q=, cu_seqlens_k= and support= to the call, too."""
+    cu_seqlens_q=, cu_seqlens_k=, support=, sink_s=, sink_t=, sink= and details= to the call, too."""
 
     @show_options(_c.ATTENTION)
     def __init__(self, **options: Unpack[AttentionOptions]) -> None:

@@ -30,6 +30,7 @@ from ._options import (
     show_options,
 )
 from ._ranges import ranges_of_mask, starts_of_positions
+from ._sinks import sinks_that_count
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,19 +84,27 @@ def attention_kl(
     lse_t: Optional[Array] = None,
     head_map: Optional[Array] = None,
     support: Optional[Array] = None,
+    sink_s: Optional[Array] = None,
+    sink_t: Optional[Array] = None,
+    sink: str = "column",
+    details: Sequence[str] = (),
     return_lse: bool = False,
     grads: Sequence[str] = (),
     **options: Unpack[AttentionOptions],
 ) -> Result:
-    """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N], packed [total_q, H].
+    """streamkl.attention_kl for arrays: a float, or with reduction "none" an array [B, H, N], packed [total_q, H]. With
+    details, the result is (loss, dict), or with grads ((loss, dict), gradients).
 
     grads: names of operands, such as ("q_s", "k_s"): the result is then (result, {"q_s": gradient, "k_s": gradient})
         with the gradients, float32, of the sum of the returned loss.
     """
-    more = dict(lse_t=lse_t, head_map=head_map, support=support)
+    if details and return_lse:
+        raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
+    sinks = sinks_that_count(sink_s, sink_t, sink)
+    more = dict(lse_t=lse_t, head_map=head_map, support=support, sinks=sinks)
     more.update(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     call = _attention(q_s, k_s, q_t, k_t, weight, begin, end, **more)
-    return _divergence(call, _c.ATTENTION, options, return_lse, grads)
+    return _divergence(call, _c.ATTENTION, options, return_lse, grads, details, sinks=sinks[0] is not None)
 
 
 def pooled_attention_kl(
@@ -133,6 +142,7 @@ def indexer_kl(
     cu_seqlens_k: Optional[Array] = None,
     lse_t: Optional[Array] = None,
     support: Optional[Array] = None,
+    sink_t: Optional[Array] = None,
     details: Sequence[str] = (),
     grads: Sequence[str] = (),
     **options: Unpack[IndexerOptions],
@@ -144,7 +154,9 @@ def indexer_kl(
     if packed:
         lse_t = None if lse_t is None else np.asarray(lse_t).T[None]
         support = None if support is None else np.asarray(support)[None]
-    more = dict(lse_t=lse_t, support=support, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    more = dict(
+        lse_t=lse_t, support=support, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, sinks=(None, sink_t)
+    )
     call = Call(_c.INDEXER, {**operands, "bias_t": None}, weight, begin, end, **more)
     numbers = dict(scale_s=scale_i, causal=causal, **options)
     result: Any = _divergence(call, _c.INDEXER, numbers, False, grads, details)
@@ -284,13 +296,14 @@ def _divergence(
     teacher: bool = True,
     listed: bool = False,
     fields: Mapping[str, int] = {},
+    sinks: bool = False,
 ) -> Result:
     options = make_options(use, given, **fields)
     check_grads(grads, call.operands)
     told = (
         ("lse_s", "lse_t")
         if return_lse
-        else wanted_rows(details, call.labels is not None, teacher, call.mass_ids is not None, listed)
+        else wanted_rows(details, call.labels is not None, teacher, call.mass_ids is not None, listed, sinks)
     )
     rows = row_arrays(("loss", *[name for name in told if name != "loss"]), call.flat)
     made = call.gradients(grads)

@@ -212,6 +212,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
 {
     const struct skl_run *run = w->run;
     int nr = run->plan.kernels->nr;
+    if (run->work->sinks)
+        skl_set_sinks(run, block, panel);
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
         for (int64_t pack = 0; s->dim && pack < skl_packs(s); pack++) pack_rows(w, block, side, panel, pack);

@@ -25,18 +25,18 @@ static float unit1_base2(const struct skl_work *w, int side)
 
 /* ------------------------------------------------------------------------------------------------- sweeps --- */
 
-void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk)
+void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel)
 {
-    int panels = run->plan.panels;
-    for (int side = 0; side < 2; side++)
-        for (int panel = 0; block->details[side] && panel < panels; panel++) {
-            struct skl_panel_details *d = &block->details[side][chunk * panels + panel];
+    int64_t at = chunk * run->plan.panels + panel;
+    for (int side = 0; side < 2; side++) {
+        struct skl_panel_details *d = block->details[side] ? &block->details[side][at] : NULL;
+        if (d)
             memset(d, 0, sizeof *d);
-            for (int i = 0; i < SKL_NR_MAX; i++) d->m[i] = d->label[i] = -INFINITY;
-        }
+        for (int i = 0; d && i < SKL_NR_MAX; i++) d->m[i] = d->label[i] = -INFINITY;
+    }
     for (int k = 0; k < SKL_OTHERS; k++)
         if (block->others[k])
-            memset(&block->others[k][chunk * panels], 0, (size_t)panels * sizeof *block->others[k]);
+            memset(&block->others[k][at], 0, sizeof *block->others[k]);
 }
 
 static void take_labels(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first,
@@ -121,8 +121,8 @@ void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_
     }
 }
 
-static void count_ranks(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
-                        int n)
+void skl_count_ranks(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
+                     int n)
 {
     int nr = run->plan.kernels->nr;
     for (int side = 0; side < 2; side++) {
@@ -139,7 +139,6 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 {
     static const enum skl_form form[SKL_OTHERS] = {SKL_FORM_KL, SKL_FORM_JSD, SKL_FORM_TOTAL_VARIATION};
     struct skl_panel_factors f;
-    count_ranks(run, block, chunk, panel, y, n);
     if (!run->plan.others)
         return;
     f = block->factors[panel];
@@ -152,7 +151,7 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
 
 /* ------------------------------------------------------------------------------------------------ results --- */
 
-/* One row's sums of one side over all chunks. */
+/* One row's sums of one side over all chunks and the sink. */
 struct row_details {
     double m, l, moment, l1, sum, top, there, mass, label; /* m, there and label are scores */
     double columns;                                        /* that the row sees */
@@ -164,7 +163,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
     int row = panel * run->plan.kernels->nr + i;
     r.columns = row < block->n ? (double)(block->hi[row] - block->lo[row]) : 0;
     double unit = run->work->side[side].unit, at_1 = unit1(run->work, side);
-    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+    for (int64_t chunk = 0; chunk < run->plan.states; chunk++) {
         const struct skl_panel_details *d = &block->details[side][chunk * run->plan.panels + panel];
         double m = (double)d->m[i], to = m > r.m ? m : r.m;
         r.label = fmax(r.label, (double)d->label[i]);
@@ -179,7 +178,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
         r.l = r.l * old + d->l[i] * new;
         r.mass = r.mass * old + d->mass[i] * new;
         r.l1 = r.l1 * old1 + d->l1[i] * new1;
-        if (m > r.m)
+        if (m > r.m && chunk < run->plan.chunks) /* a sink is nobody's top */
             r.top = (double)d->top[i], r.there = (double)d->there[i];
         r.m = to;
     }
@@ -274,7 +273,7 @@ void skl_finish_others(const struct skl_run *run, const struct skl_block *block,
     double *to[SKL_OTHERS] = {&r->reverse, &r->jsd, &r->tv};
     for (int k = 0; k < SKL_OTHERS; k++) {
         double acc[2] = {0, 0};
-        for (int64_t chunk = 0; block->others[k] && chunk < run->plan.chunks; chunk++)
+        for (int64_t chunk = 0; block->others[k] && chunk < run->plan.states; chunk++)
             for (int side = 0; side < 2; side++)
                 acc[side] += block->others[k][chunk * run->plan.panels + panel].acc[side][i];
         *to[k] = k == SKL_OTHER_JSD ? (acc[0] + acc[1]) / 2 : acc[0];

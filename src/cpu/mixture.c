@@ -18,8 +18,7 @@
 
 /* ------------------------------------------------------------------------------------------------- scores --- */
 
-/* The row's LSE of a member as unit m + log l, m being a score. Without mass m is +inf: every 2^{x - m} is 0. */
-static void row_of_head(const struct skl_run *run, int side, int64_t member, int64_t row, double *m, double *l)
+void skl_lse_of_head(const struct skl_run *run, int side, int64_t member, int64_t row, double *m, double *l)
 {
     const struct skl_work *w = run->work;
     const struct skl_work_side *s = &w->side[side];
@@ -52,7 +51,7 @@ void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side,
         for (int i = 0; i < nr; i++) {
             double m = INFINITY, l = 1; /* of lanes that hold no row */
             if (panel * nr + i < block->n)
-                row_of_head(run, side, k, block->row[panel * nr + i], &m, &l);
+                skl_lse_of_head(run, side, k, block->row[panel * nr + i], &m, &l);
             head->m[i] = (float)m;
             head->share[i] = (float)(1 / (l * (double)s->members));
         }
@@ -150,7 +149,8 @@ static struct skl_work member_work(const struct skl_work *w, int64_t member)
     struct skl_rows rows = {NULL, {w->heads * w->n, w->n, 1}};
     of.side[1] = *t, of.side[0] = (struct skl_work_side){.group = 1, .members = 1, .unit = 1, .sign = 1};
     of.side[1].scorer = SKL_INNER, of.side[1].member = member, of.side[1].unit = of.side[1].head_unit;
-    of.form = SKL_FORM_NONE, of.student = 1, of.grads = 0, of.value = NULL, of.raw = 0;
+    of.form = SKL_FORM_NONE, of.student = 1, of.grads = of.sink_grads = 0, of.value = NULL, of.raw = 0;
+    of.sinks = t->sink.data != NULL;
     for (int k = 0; k < SKL_ROW_RESULTS; k++) of.result[k] = (struct skl_rows){NULL, {0, 0, 0}};
     rows.data = (char *)(t->head_m + member * w->rows), of.result[SKL_ROW_m_s] = rows;
     rows.data = (char *)(t->head_l + member * w->rows), of.result[SKL_ROW_l_s] = rows;

@@ -92,8 +92,12 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
     block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->kept_tiles) : NULL;
-    block->states = take(memory, &at, (int64_t)sizeof *block->states * plan->panels * plan->chunks);
-    int64_t each = (int64_t)plan->panels * plan->chunks;
+    int64_t each = (int64_t)plan->panels * plan->states;
+    block->states = take(memory, &at, (int64_t)sizeof *block->states * each);
+    for (int i = 0; i < 2; i++) {
+        block->sink[i] = w->sinks ? take(memory, &at, 4 * rows) : NULL;
+        block->sink_dz[i] = w->sink_grads & 1 << i ? take(memory, &at, 4 * rows) : NULL;
+    }
     for (int i = 0; i < 2; i++)
         block->details[i] = plan->details[i] ? take(memory, &at, (int64_t)sizeof **block->details * each) : NULL;
     for (int i = 0; i < SKL_OTHERS; i++)
@@ -191,13 +195,15 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     if (!plan->by_tile) /* two tiles or more, unless that makes few */
         chunks = least(chunks, most(plan->tiles / 2, BLOCKS));
     plan->chunks = plan->alone ? 1 : least(seen_tiles(w, plan, plan->block_rows), chunks);
+    plan->states = plan->chunks + (w->sinks ? 1 : 0);
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch) + (plan->alone ? plan->block_bytes : 0);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
     int64_t states = w->shard.exchange ? plan->block_rows * skl_shared_states(w) * (int64_t)sizeof(struct skl_state)
                                        : 0;
     plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
-    plan->bytes = skl_shared_bytes(plan) + plan->thread_bytes + (size_t)blocks + plan->states_bytes;
+    plan->sink_bytes = w->sink_grads ? (size_t)round_up(2 * (int64_t)sizeof(double) * w->segments, SKL_ALIGN) : 0;
+    plan->bytes = skl_shared_bytes(plan) + plan->thread_bytes + (size_t)blocks + plan->states_bytes + plan->sink_bytes;
     return plan->bytes;
 }
 

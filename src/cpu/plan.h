@@ -60,6 +60,7 @@ struct skl_plan {
     int clears;              /* ... and whose results and gradients it clears itself */
     int64_t wave_tiles;      /* a wave takes no further block once its blocks have so many tiles */
     int64_t tasks, chunks;   /* tasks of a phase aimed at, by tile of a block, else of all; most chunks of a block */
+    int64_t states;          /* that a row has: one of each chunk, and behind these that of the sink */
     int details[2];          /* bits of enum skl_want, of P and Q */
     int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int gather;              /* listed columns alone: dot products with them, and no sweep */
@@ -74,6 +75,7 @@ struct skl_plan {
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
     size_t block_bytes, thread_bytes, states_bytes; /* states: of a shard's block, on their way */
+    size_t sink_bytes;                              /* sums of the sinks' gradients, of each segment */
     size_t bytes;                   /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;                    /* ... as many threads as were asked for and fit the limit */
     int64_t da_parts, da_row_parts; /* by slabs: parts of dim and of the rows that tasks of da are, for these threads */
@@ -97,13 +99,14 @@ struct skl_block {
     unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
     float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
     float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
-    struct skl_panel_state *states; /* [chunks][panels] */
-    struct skl_panel_details *details[2];       /* [chunks][panels]; NULL: nothing is wanted of that side */
-    struct skl_panel_state *others[SKL_OTHERS]; /* [chunks][panels]; NULL: not wanted */
+    struct skl_panel_state *states; /* [states][panels] */
+    struct skl_panel_details *details[2];       /* [states][panels]; NULL: nothing is wanted of that side */
+    struct skl_panel_state *others[SKL_OTHERS]; /* [states][panels]; NULL: not wanted */
     struct skl_panel_labels *labels;            /* [panels] */
     int64_t *label;                             /* [block_rows]: the column, -1: ignored */
     struct skl_list *lists;                     /* [block_rows]; NULL: there is no listed teacher */
     struct skl_entry *entries;                  /* [block_rows][k] */
+    float *sink[2], *sink_dz[2];                /* [block_rows]: the sink's score, and its part of the gradient */
     struct skl_panel_factors *factors;          /* [panels] */
     int64_t *keys;  /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
     uint32_t *seen; /* [panels][tiles][SKL_BK]: which rows of a panel see a column; NULL: a block's rows see the same */

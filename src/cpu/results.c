@@ -13,13 +13,13 @@ struct merged {
     struct skl_row_state row[SKL_NR_MAX];
 };
 
-/* The largest of the chunks' maxima. */
+/* The largest of the maxima of all chunks and the sink. */
 static void largest_max(const struct skl_run *run, const struct skl_block *block, int panel, float m[2][SKL_NR_MAX])
 {
     int nr = run->plan.kernels->nr;
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < nr; i++) m[side][i] = -INFINITY;
-    for (int64_t c = 0; c < run->plan.chunks; c++)
+    for (int64_t c = 0; c < run->plan.states; c++)
         for (int side = 0; side < 2; side++)
             for (int i = 0; i < nr; i++)
                 m[side][i] = fmaxf(m[side][i], block->states[c * run->plan.panels + panel].m[side][i]);
@@ -51,7 +51,7 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_bl
     float m[2][SKL_NR_MAX];
     double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
     largest_max(run, block, panel, m);
-    for (int64_t c = 0; c < run->plan.chunks; c++)
+    for (int64_t c = 0; c < run->plan.states; c++)
         add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
     for (int i = 0; i < run->plan.kernels->nr; i++)
         for (int side = 0; side < 2; side++)
@@ -80,7 +80,8 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
 {
     const struct skl_work *w = run->work;
     int alone = w->form == SKL_FORM_NONE, massless = (r->lse[0] == -INFINITY && !alone) || r->lse[1] == -INFINITY;
-    int needs_gap = !massless && !alone && run->plan.keep != SKL_KEEP_EXP_Q; /* whose dz needs no logarithm */
+    int q_alone = run->plan.keep == SKL_KEEP_EXP_Q && !(w->sink_grads & 1); /* whose dz needs no logarithm */
+    int needs_gap = !massless && !alone && !q_alone;
     double gap = needs_gap ? log2(r->l[1]) - log2(r->l[0]) : 0;
     g *= w->labels.kl_weight;
     for (int side = 0; side < 2; side++) {
@@ -96,16 +97,21 @@ static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, 
     f->gap[i] = (float)gap;
 }
 
+/* Times the sum of a target that is not divided by it. 0 in SIMD lanes that hold no row. */
+double skl_row_upstream(const struct skl_work *w, const struct skl_block *block, int row)
+{
+    double g = row < block->n ? skl_upstream(block->weight[row], w->mean, w->weight_sum) : 0;
+    return w->raw ? g * skl_sum_of_target(&block->result[row]) : g;
+}
+
 static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i,
                     const struct skl_row_result *r)
 {
     const struct skl_work *w = run->work;
     int at = panel * run->plan.kernels->nr + i;
     block->result[at] = *r;
-    double g = at < block->n ? skl_upstream(block->weight[at], w->mean, w->weight_sum) : 0;
-    if (w->raw)
-        g *= skl_sum_of_target(r);
-    if (w->grads || run->plan.second_sweep || run->second_sweep_only)
+    double g = skl_row_upstream(w, block, at);
+    if (w->grads || w->sink_grads || run->plan.second_sweep || run->second_sweep_only)
         set_factors(run, &block->factors[panel], i, r, g);
     if (block->labels)
         skl_set_label_factors(run, block, panel, i, g, r);
@@ -125,6 +131,8 @@ static void put_rows(const struct skl_run *run, struct skl_block *block, int pan
 
 void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel)
 {
+    if (run->work->sinks)
+        skl_push_sink(run, block, panel);
     struct merged m = complete_panel(run, block, panel);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
@@ -132,6 +140,8 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
         if (block->lists)
             skl_finish_listed(run, block, panel, i, &r);
         skl_finish_details(run, block, panel, i, &r);
+        if (run->work->sinks)
+            skl_finish_sink(run, block, panel, i, &r);
         r.loss = skl_row_loss(run->work, &r);
         set_row(run, block, panel, i, &r);
     }
@@ -157,6 +167,8 @@ void skl_finish_second(const struct skl_run *run, struct skl_block *block, int p
 {
     const struct skl_work *w = run->work;
     int nr = run->plan.kernels->nr;
+    if (w->sinks)
+        skl_sum_sink(run, block, panel);
     struct merged m = complete_panel(run, block, panel);
     for (int i = 0; i < nr; i++) {
         struct skl_row_result r = block->result[panel * nr + i];
@@ -298,10 +310,10 @@ static void clear_columns(const struct skl_run *run, int side, int64_t first, in
     }
 }
 
-static void clear_bias(const struct skl_work_side *s)
+static void clear_vector(const struct skl_vector_view *v, int64_t n)
 {
-    int64_t size = skl_size_of(s->grad_bias.dtype);
-    for (int64_t i = 0; i < s->b_rows; i++) memset(s->grad_bias.data + i * s->grad_bias.stride * size, 0, (size_t)size);
+    int64_t size = skl_size_of(v->dtype);
+    for (int64_t i = 0; v->data && i < n; i++) memset(v->data + i * v->stride * size, 0, (size_t)size);
 }
 
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
@@ -314,8 +326,10 @@ void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
         int64_t columns = s->b_batch * s->b_heads * s->b_rows;
         if (s->grad_b.data)
             clear_columns(run, side, columns * part / parts, columns * (part + 1) / parts);
-        if (s->grad_bias.data && part == 0)
-            clear_bias(s);
+        if (part == 0) {
+            clear_vector(&s->grad_bias, s->b_rows);
+            clear_vector(&s->grad_sink, w->heads);
+        }
     }
 }
 

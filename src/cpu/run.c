@@ -10,6 +10,7 @@
  *         (a shard: the block's states meet those of the other shards, exchange.c)
  *         finish    states into loss, LSEs, factors                         block x panel
  *         (a divergence of two sweeps: the second sweep and finish)
+ *         (sinks: their dz                                                  block x panel)
  *         tiles     dz, db, da of the chunk                                 block x chunk
  *             or, with fewer chunks than threads (and the sweep is block x chunk x part of the panels):
  *             rows      dz, da of the chunk                                 block x chunk x part of the panels
@@ -159,6 +160,12 @@ static void task_write(struct skl_worker *w, struct skl_block *block, int64_t pa
         skl_write_grad_rows(w, block, (int)part);
 }
 
+static void task_sinks(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_grad_sink(w->run, block, (int)part);
+}
+
 static void task_tiles(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     if (block->n)
@@ -263,6 +270,8 @@ static void do_wave(struct skl_worker *w)
         do_sweep(w, task_sweep, task_finish);
     if (run->second_sweep_only || plan->second_sweep)
         do_sweep(w, task_second_sweep, task_finish_second);
+    if (run->work->sink_grads)
+        skl_do_phase(w, plan->panels, task_sinks);
     if (run->work->grads)
         do_grads(w);
 }
@@ -272,6 +281,8 @@ static void add_values(const struct skl_worker *w, const struct skl_block *block
     struct skl_queue *mine = w->scratch.queue;
     for (int r = 0; r < block->n; r++) skl_sum_add(&mine->value, block->weight[r] * block->result[r].loss);
     mine->rows += block->n;
+    if (w->run->work->sink_grads)
+        skl_add_sinks(w->run, block);
 }
 
 static void do_waves(struct skl_worker *w)
@@ -359,6 +370,10 @@ static char *lay_out(struct skl_run *run)
     run->blocks = (struct skl_block *)(run->scratch + (size_t)plan->threads * plan->thread_bytes);
     if (run->work->shard.exchange)
         run->states = (struct skl_state *)(memory + plan->bytes - plan->states_bytes);
+    if (run->work->sink_grads) {
+        run->sinks = (double *)(memory + plan->bytes - plan->states_bytes - plan->sink_bytes);
+        memset(run->sinks, 0, plan->sink_bytes);
+    }
     for (int i = 0; i < plan->threads; i++) memset(skl_queue_of(run, i), 0, sizeof(struct skl_queue));
     for (int i = 0; i < plan->blocks; i++) {
         run->blocks[i] = (struct skl_block){0};
@@ -404,6 +419,8 @@ enum skl_status skl_run(struct skl_run *run)
         skl_sum_merge(&value, &skl_queue_of(run, i)->value);
         rows += skl_queue_of(run, i)->rows;
     }
+    if (run->work->sink_grads)
+        skl_write_sinks(run);
     free(memory);
     if (run->refused)
         return skl_fail(SKL_CANCELLED, "shard.exchange returned %d: the call was stopped", run->refused);

@@ -20,6 +20,7 @@ struct skl_run {
     char *scratch; /* [threads][thread_bytes] */
     struct skl_team team;
     float unit[2]; /* y = unit x: from scores to logits in base 2 */
+    double *sinks; /* [2][segments]: sums over a segment's rows of the gradients of P's and Q's sinks */
 
     int64_t next_segment,
         next_row;      /* what has not been given to a block yet; rows of that segment (a shard: of all) that have */
@@ -145,6 +146,8 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
  * products of one of them, which are added to 'sum' unless that is NULL ('columns' are kept from member to member, at first NULL);
  * and the sweeps that find the LSEs of a mixture's heads before a call, where these are not given. */
 void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side, int panel);
+/* The row's LSE of a member as unit m + log l, m being a score. Without mass m is +inf: every 2^{x - m} is 0. */
+void skl_lse_of_head(const struct skl_run *run, int side, int64_t member, int64_t row, double *m, double *l);
 void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
                      int64_t panel_stride);
 void skl_score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member, int64_t tile,
@@ -164,16 +167,31 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
                     const float *dz, int add);
 void skl_write_grad_weights(const struct skl_worker *w, struct skl_block *block, int side, int panel);
 
-/* value.c: columns into states, in the first or the second sweep. */
+/* value.c: columns into states, in the first or the second sweep; a state of no columns, with its details. */
 void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int second);
+void skl_empty_state(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel);
+
+/* sink.c: the sink as one more column of every row. Its scores for the rows of a panel, when the rows are packed;
+ * what it adds to the states after the first sweep and after the second; its probability; its dz; and the sums of
+ * these over the rows of a wave, then on their way out. */
+void skl_set_sinks(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_push_sink(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_sum_sink(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_finish_sink(const struct skl_run *run, const struct skl_block *block, int panel, int i,
+                     struct skl_row_result *r);
+void skl_grad_sink(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_add_sinks(const struct skl_run *run, const struct skl_block *block);
+void skl_write_sinks(const struct skl_run *run);
 
 /* details.c: what rows tell beyond their divergence, and labels. Sums of a panel's n columns from 'first' on; then a row's
  * results, after the first and after the second sweep. */
-void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk);
+void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel);
 void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
                       float *const y[2], int n);
 void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
                     int n);
+void skl_count_ranks(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, float *const y[2],
+                     int n);
 void skl_finish_details(const struct skl_run *run, const struct skl_block *block, int panel, int i,
                         struct skl_row_result *r);
 /* On a shard: what labels need of all columns, as states of their own. */
@@ -222,6 +240,8 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
 void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);
 /* Listed columns alone: results from the entries' scores. */
 void skl_finish_gathered(const struct skl_run *run, struct skl_block *block, int panel);
+/* The row's upstream gradient in the reduced loss. */
+double skl_row_upstream(const struct skl_work *w, const struct skl_block *block, int row);
 void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_write_states(const struct skl_run *run, struct skl_block *block, int panel);
 /* What rows and columns without work get, and sums kept in f32 on their way out. */

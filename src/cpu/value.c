@@ -53,21 +53,19 @@ static void sum_panel(const struct skl_run *run, struct skl_block *block, int64_
                       float *const y[2], int n)
 {
     (void)tile;
+    skl_count_ranks(run, block, chunk, panel, y, n);
     if (skl_sweeps(run->work->form) == 2)
         run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
                                                      state_of(run, block, chunk, panel));
     skl_sum_others(run, block, chunk, panel, y, n);
 }
 
-static void empty_states(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
+void skl_empty_state(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel)
 {
-    const struct skl_run *run = w->run;
-    for (int panel = w->from; panel < w->to; panel++) {
-        struct skl_panel_state *s = state_of(run, block, chunk, panel);
-        memset(s, 0, sizeof *s);
-        for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
-    }
-    skl_empty_details(run, block, chunk);
+    struct skl_panel_state *s = state_of(run, block, chunk, panel);
+    memset(s, 0, sizeof *s);
+    for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
+    skl_empty_details(run, block, chunk, panel);
 }
 
 static void use_kept_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile,
@@ -87,7 +85,7 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
     const struct skl_run *run = w->run;
     int64_t first, last;
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
-    empty_states(w, block, chunk);
+    for (int panel = w->from; panel < w->to; panel++) skl_empty_state(run, block, chunk, panel);
     skl_chunk_range(block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];

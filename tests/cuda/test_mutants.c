@@ -60,7 +60,8 @@ static void see_apart(struct kit_fixture *f)
 {
     for (int64_t row = 0; row < 2 * f->c.rows; row++) {
         int second = row >= f->c.rows;
-        kit_set(&f->in[6].t, row, second ? 150 : 0), kit_set(&f->in[7].t, row, second ? 300 : 200);
+        kit_set(&f->in[KIT_INPUT_BEGIN].t, row, second ? 150 : 0),
+            kit_set(&f->in[KIT_INPUT_END].t, row, second ? 300 : 200);
     }
     f->checksum = kit_checksum(f);
 }

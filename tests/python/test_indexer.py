@@ -7,6 +7,7 @@ import torch
 
 import reference
 import streamkl
+import streamkl.numpy
 from streamkl import _c, _ops
 from streamkl._autograd import saved_rows
 from streamkl._inputs import indexer_inputs
@@ -32,11 +33,14 @@ def index_logits(q_i, k_i, w_i, relu=True, scale_i=1.0):
 
 def materialised(
     q_i, k_i, w_i, q_t, k_t, *, relu=True, scale_i=1.0, scale_t=None, causal=True, lse_t=None, normalise_t=True,
-    weight=None, reduction="mean", **mask,
+    sink_t=None, weight=None, reduction="mean", **mask,
 ):  # fmt: skip
     b, _, n, _ = q_i.shape
     seen = reference.visible_keys(n, k_i.shape[1], (b, n), causal=causal, **mask)
-    heads = reference.head_target(reference.head_logits(q_t, k_t, scale_t), seen[:, None], lse_t)
+    z_t = reference.head_logits(q_t, k_t, scale_t)
+    if sink_t is not None:
+        lse_t = z_t.masked_fill(~seen[:, None], -torch.inf).logsumexp(-1).logaddexp(sink_t.double()[:, None])
+    heads = reference.head_target(z_t, seen[:, None], lse_t)
     z = index_logits(q_i, k_i, w_i, relu, scale_i)
     return reference.reduce(reference.target_kl(z, heads.mean(1), seen, normalise_t), weight, reduction)
 
@@ -159,6 +163,29 @@ def test_compile():
             assert torch.allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.parametrize("normalise", (True, False))
+def test_sink(normalise):
+    """A head that gives most of its attention to the sink counts less: the target is not the mean over the keys alone."""
+    x = operands()
+    sink_t = torch.tensor([6.0, -2.0, 4.0, 0.0, 1.0, 5.0])
+    check(x, sink_t=sink_t, normalise_t=normalise, reduction="none")
+    x = {name: t.detach() for name, t in x.items()}
+    if normalise:
+        assert not torch.allclose(streamkl.indexer_kl(**x, sink_t=sink_t), streamkl.indexer_kl(**x), rtol=1e-3)
+    value = streamkl.numpy.indexer_kl(**{n: t.numpy() for n, t in x.items()}, sink_t=sink_t.numpy())
+    assert np.float32(value) == streamkl.indexer_kl(**x, sink_t=sink_t).numpy()
+
+
+def test_sink_of_two_heads():
+    """By hand: two heads and two keys; the head without a sink decides."""
+    q_t, k_t = torch.tensor([[[[1.0]], [[1.0]]]]), torch.tensor([[[[1.0], [0.0]], [[0.0], [2.0]]]])
+    q_i, k_i, w_i = torch.ones(1, 1, 1, 1), torch.tensor([[[1.0], [1.0]]]), torch.ones(1, 1, 1)
+    sink_t = torch.tensor([-torch.inf, 30.0])
+    loss = streamkl.indexer_kl(q_i, k_i, w_i, q_t, k_t, sink_t=sink_t, scale_t=1.0, causal=False)
+    t = torch.tensor([1.0, 0.0]).softmax(0)
+    assert torch.allclose(loss, (t * (2 * t).log()).sum(), atol=1e-6)
+
+
 def test_opcheck():
     x = operands()
     options = make_options(_c.INDEXER, dict(scale_s=1.0, reduction="sum"))
@@ -177,7 +204,10 @@ def test_opcheck():
         (dict(w_i=torch.zeros(2, 19, 3)), "w_i.shape[2] = 3"),
         (dict(weight=torch.zeros(2, 4, 19)), "weight.shape"),
         (dict(scale_i=0.0), "scale_s"),
-        (dict(sink_t=torch.zeros(6)), "sink_t"),
+        (dict(sink_t=torch.zeros(5)), "sink_t.shape[0] = 5"),
+        (dict(sink_t=torch.zeros(6), lse_t=torch.zeros(2, 6, 19)), "with lse_t"),
+        (dict(sink_t=torch.zeros(6, requires_grad=True)), "sink_t.requires_grad"),
+        (dict(sink_t=torch.zeros(6), details=("sink_mass_t",)), "needs the sinks of both sides"),
         (dict(support=torch.full((2, 19, 4), 37)), "support[0, 0, 0] = 37"),
         (dict(cu_seqlens_q=torch.zeros(3)), "cu_seqlens_q"),
         (dict(normalise_t=False), "normalise_t = False without lse_t"),

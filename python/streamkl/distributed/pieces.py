@@ -58,7 +58,8 @@ def held(runs: Sequence[Run], columns: int) -> int:
 def local_inputs(inputs: Inputs, runs: Sequence[Run], columns: int, bounds: Bounds) -> Inputs:
     """The engine's inputs on a shard that holds those runs, as far as their positions are below 'columns'."""
     here = slice(0, held(runs, columns))
-    a_s, b_s, bias_s, a_t, b_t, bias_t, weight = inputs[: OPERANDS + 1]
+    a_s, b_s, bias_s, a_t, b_t, bias_t = inputs[:6]
+    weight = inputs[OPERANDS]
     first, past = bounds.within([run.before(columns) for run in runs], a_s.shape[:-1])
     sliced = [t if t is None else t[..., here, :] if t.dim() > 1 else t[here] for t in (b_s, bias_s, b_t, bias_t)]
     rows = dict(a_s=a_s, a_t=a_t, weight=weight, begin=first, end=past, labels=inputs[_c.LABELS_AT])
