@@ -3,6 +3,7 @@
 
     attention_kl, linear_kl             losses for torch tensors, with autograd
     indexer_kl, pooled_attention_kl     what scorers of sparse attention learn from: all heads, blocks of keys
+    indexer_topk                        the keys that such a scorer chooses
     linear_cross_entropy                the same without a teacher; linear_logsumexp
     linear_topk_kl                      the same with a teacher of lists, ids and log-probabilities
     AttentionKLLoss, LinearKLLoss, LinearTopKKLLoss, LinearCrossEntropyLoss
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .compare.metric import DriftMetric
     from .compare.run import compare
     from .functional import attention_kl, linear_cross_entropy, linear_kl, linear_logsumexp, linear_topk_kl
-    from .indexer import indexer_kl, pooled_attention_kl
+    from .indexer import indexer_kl, indexer_topk, pooled_attention_kl
     from .lists import Lists, StoredLists, load_lists, save_lists, topk_of
     from .low_rank import LowRankHead, compress_head
     from .modules import AttentionKLLoss, LinearCrossEntropyLoss, LinearKLLoss, LinearTopKKLLoss
@@ -60,6 +61,7 @@ __all__ = [
     "cu_seqlens_from_position_ids",
     "finish",
     "indexer_kl",
+    "indexer_topk",
     "linear_backward",
     "linear_cross_entropy",
     "linear_kl",
@@ -76,6 +78,7 @@ __all__ = [
 
 _HOMES = {
     "indexer_kl": ".indexer",
+    "indexer_topk": ".indexer",
     "pooled_attention_kl": ".indexer",
     "attention_kl": ".functional",
     "linear_cross_entropy": ".functional",

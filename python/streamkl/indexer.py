@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional, Sequence, Tuple, Union
 
+import torch
 from torch import Tensor
 
 from . import _c
 from ._details import make_details, wanted_rows
 from ._inputs import attention_inputs, indexer_inputs, refuse_teacher_gradient
 from ._ops import OPERANDS
-from ._options import AttentionOptions, make_options, pooling
+from ._options import AttentionOptions, bad, make_options, pooling
+from ._topk import check_count, check_options, lists_of
 from .functional import Details, divergence_of
 
 if TYPE_CHECKING:
@@ -95,6 +97,52 @@ def indexer_kl(
         loss, told = loss[0] if loss.dim() else loss, {name: t[0] for name, t in told.items()}
         inputs = tuple(t if t is None or i != OPERANDS else t[0] for i, t in enumerate(inputs))
     return (loss, make_details(details, told, inputs[OPERANDS], None)) if details else loss
+
+
+def indexer_topk(
+    q_i: Tensor,
+    k_i: Tensor,
+    w_i: Tensor,
+    k: int,
+    *,
+    relu: bool = True,
+    scale_i: float = 1.0,
+    causal: bool = True,
+    begin: Optional[Tensor] = None,
+    end: Optional[Tensor] = None,
+    window: Optional[Tuple[int, int]] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+) -> Tensor:
+    """The k keys with the largest logits of an indexer, for each query: int32 [B, N, k], packed [total_q, k].
+
+    What indexer_kl and attention_kl take as support. The largest comes first, of equal logits (ReLU makes many zeros) the lower
+    key; a query that sees fewer than k keys has -1 behind them. A logit that is NaN counts as the largest. [N, M] is
+    never stored, only some rows of it at a time.
+
+    q_i, k_i, w_i, relu, scale_i, causal, begin, end, window, cu_seqlens_q, cu_seqlens_k: as in indexer_kl; with packed
+    sequences keys count from the first of their sequence. No gradient goes through a choice. On the CPU.
+    """
+    count = check_count(k)
+    check_options(_c.INDEXER, relu, scale_i, causal, window)
+    inputs = indexer_inputs(dict(q_i=q_i, k_i=k_i, w_i=w_i), None, begin, end, None, cu_seqlens_q, cu_seqlens_k)
+    given = dict(zip(_c.INPUTS, inputs))
+    if q_i.device.type != "cpu":
+        raise bad("q_i.device", q_i.device, "keys are chosen on the CPU")
+    shapes = given["a_s"].shape, given["b_s"].shape, given["bias_s"].shape
+    (batch, heads, n, width), (_, width_k) = shapes[0], shapes[1][2:]
+    if shapes[1][0] != batch or width_k != width:
+        raise bad("k_i.shape", tuple(k_i.shape), f"it does not go with q_i, {tuple(q_i.shape)}")
+    if shapes[2] != (batch, n, heads):
+        raise bad("w_i.shape", tuple(w_i.shape), f"it does not go with q_i, {tuple(q_i.shape)}")
+    arrays = [t.detach().to(torch.float32).numpy() for t in (given["a_s"], given["b_s"][:, 0], given["bias_s"])]
+    begin, end, *offsets = (
+        None if given[name] is None else given[name].numpy()
+        for name in ("begin", "end", "cu_seqlens_q", "cu_seqlens_k")
+    )
+    packed = cu_seqlens_q is not None
+    lists = lists_of(arrays, count, begin, end, offsets if packed else None, relu, scale_i, causal, window)
+    return torch.from_numpy(lists[0] if packed else lists)
 
 
 def pooled_attention_kl(

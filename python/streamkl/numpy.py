@@ -31,6 +31,7 @@ from ._options import (
 )
 from ._ranges import ranges_of_mask, starts_of_positions
 from ._sinks import sinks_that_count
+from ._topk import check_count, check_options, lists_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,6 +48,7 @@ __all__ = [
     "cu_seqlens_from_position_ids",
     "finish",
     "indexer_kl",
+    "indexer_topk",
     "linear_backward",
     "linear_cross_entropy",
     "linear_kl",
@@ -165,6 +167,38 @@ def indexer_kl(
         g = g.swapaxes(1, 2) if packed and name == "q_i" else g
         found[name] = np.ascontiguousarray(g).reshape(np.shape(given[name]))
     return _of_one_batch(result, bool(details), bool(grads)) if packed else result
+
+
+def indexer_topk(
+    q_i: Array,
+    k_i: Array,
+    w_i: Array,
+    k: int,
+    *,
+    relu: bool = True,
+    scale_i: float = 1.0,
+    causal: bool = True,
+    begin: Optional[Array] = None,
+    end: Optional[Array] = None,
+    window: Optional[Tuple[int, int]] = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k: Optional[Array] = None,
+) -> Array:
+    """streamkl.indexer_topk for arrays: int32 [B, N, k], packed [total_q, k]."""
+    count = check_count(k)
+    check_options(_c.INDEXER, relu, scale_i, causal, window)
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    made = _indexer({"q_i": q_i, "k_i": k_i, "w_i": w_i}, packed)
+    batch, heads, n, width = made["q_i"].shape
+    if made["k_i"].shape[0] != batch or made["k_i"].shape[3] != width:
+        raise bad("k_i.shape", np.shape(k_i), f"it does not go with q_i, {np.shape(q_i)}")
+    if made["w_i"].shape != (batch, n, heads):
+        raise bad("w_i.shape", np.shape(w_i), f"it does not go with q_i, {np.shape(q_i)}")
+    bounds = [None if x is None else np.broadcast_to(np.asarray(x), (batch, n)) for x in (begin, end)]
+    arrays = [x.astype(np.float32) for x in (made["q_i"], made["k_i"][:, 0], made["w_i"])]
+    offsets = [np.asarray(x) for x in (cu_seqlens_q, cu_seqlens_k)] if packed else None
+    lists = lists_of(arrays, count, *bounds, offsets, relu, scale_i, causal, window)
+    return lists[0] if packed else lists
 
 
 def _indexer(given: Mapping[str, Any], packed: bool) -> Dict[str, Any]:
