@@ -65,11 +65,14 @@ if(STREAMKL_TARGET_X86_64)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512} -mamx-tile -mamx-bf16)
   set(flags_emulated ${flags_avx2} -Wno-psabi)  # vectors wider than a register never leave their file
+  if(STREAMKL_SANITIZE)
+    list(APPEND flags_emulated -O1)  # a compiler that checks every access takes very long over -O3 here
+  endif()
   streamkl_unit(avx512bf16 "#include <immintrin.h>
     int main(void) { __m512 c = _mm512_setzero_ps(); c = _mm512_dpbf16_ps(c, (__m512bh)c, (__m512bh)c); return 0; }")
   streamkl_unit(amx "#include <immintrin.h>
     int main(void) { _tile_zero(0); _tile_dpbf16ps(0, 1, 2); _tile_release(); return 0; }")
-  if(STREAMKL_TESTS AND NOT SKBUILD)  # reached by STREAMKL_ISA=amx-emulated and the like
+  if(STREAMKL_STAND_INS AND NOT SKBUILD)  # reached by STREAMKL_ISA=amx-emulated and the like
     list(APPEND kernels src/cpu/kernels/emulated_amx.c src/cpu/kernels/emulated_avx512bf16.c)
     list(APPEND units SKL_WITH_STAND_INS)
   endif()

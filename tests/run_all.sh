@@ -38,15 +38,16 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# configure NAME OPTION...: a build of its own, and without CUDA: its kernels take minutes and are the same in each
+# configure NAME OPTION...: a build of its own, and without CUDA: its kernels take minutes and are the same in each.
+# targets: what is built of it, if not everything
 configure() {
     name=$1
     shift
     generator=
     command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2086 # several words
     cmake -S . -B "$BUILD/variants/$name" $generator -DSTREAMKL_TOOL=OFF -DSTREAMKL_CUDA=OFF "$@" >"$BUILD/variants/$name.log" 2>&1 &&
-        cmake --build "$BUILD/variants/$name" --parallel "$JOBS" >>"$BUILD/variants/$name.log" 2>&1 && return 0
+        cmake --build "$BUILD/variants/$name" --parallel "$JOBS" ${targets:+--target $targets} >>"$BUILD/variants/$name.log" 2>&1 && return 0
     tail -30 "$BUILD/variants/$name.log"
     return 1
 }
@@ -63,6 +64,7 @@ variant() {
     started=$(date +%s)
     printf '== %s\n' "$1"
     why=
+    targets=
     "$2"
     code=$?
     seconds=$(($(date +%s) - started))
@@ -74,6 +76,17 @@ variant() {
         failures=$((failures + 1))
         note "$1" "FAILED, $seconds s"
     fi
+}
+
+# only NAME "SUBJECT..." OPTION...: builds and runs these tests alone, without the stand-ins of other units
+only() {
+    name=$1
+    # shellcheck disable=SC2086 # words
+    targets=$(printf 'test_%s ' $2)
+    # shellcheck disable=SC2086
+    regex=$(printf '|%s' $2)
+    shift 2
+    configure "$name" -DSTREAMKL_STAND_INS=OFF "$@" && programs "$name" -R "^test_(${regex#|})\$"
 }
 
 # but_slow NAME REGEX: its C tests; those of REGEX, which take minutes there and find nothing that the others of the
@@ -91,9 +104,9 @@ sanitize() {
 }
 
 thread() {
-    some='threads|team|unload|float_mode|blas|engine'
-    [ "$LONG" = 1 ] && some="$some|options|laws"
-    configure thread -DSTREAMKL_SANITIZE=thread && programs thread -R "$some"
+    some='threads team unload float_mode blas engine'
+    [ "$LONG" = 1 ] && some="$some options laws"
+    only thread "$some" -DSTREAMKL_SANITIZE=thread
 }
 
 valgrind_some() {
@@ -109,7 +122,7 @@ with_clang() {
 }
 
 serial() {
-    configure serial -DSTREAMKL_THREADS=OFF -DSTREAMKL_WERROR=ON && programs serial -R 'threads|memory|options'
+    only serial 'threads memory options' -DSTREAMKL_THREADS=OFF -DSTREAMKL_WERROR=ON
 }
 
 aarch64() {
