@@ -261,6 +261,10 @@ int main(void)
         kit_shrink(&c, 4e5);
         test_all_ways(&c);
     }
+    struct kit_case mixed = with_sinks(), one_side = with_sinks();
+    mixed.mix = 4, mixed.key_heads[T] = 1, mixed.grads = KIT_GRAD_STUDENT | KIT_GRAD_SINK_S; /* LSEs are found */
+    one_side.grads = KIT_GRAD_STUDENT | KIT_GRAD_SINK_T; /* kept exponentials of Q, and dz of P's sink */
+    test_all_ways(&mixed), test_all_ways(&one_side);
     threads();
     alone();
     for (int k = 0; k < KIT_DIVERGENCE_COUNT; k++) as_a_key(k);

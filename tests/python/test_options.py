@@ -116,7 +116,7 @@ REACHED = [
 def test_every_option_arrives(monkeypatch, face, call, options, field, want):
     problems = []
     real = _call._problem
-    monkeypatch.setattr(_call, "_problem", lambda *args: problems.append(real(*args)) or problems[-1])
+    monkeypatch.setattr(_call, "_problem", lambda *args, **more: problems.append(real(*args, **more)) or problems[-1])
     call(face, **options)
     seen = dict(zip(_c.PROBLEM.names, _c.PROBLEM._struct.unpack(problems[0])))
     call(face)
