@@ -47,7 +47,8 @@ configure() {
     command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
     # shellcheck disable=SC2086 # several words
     cmake -S . -B "$BUILD/variants/$name" $generator -DSTREAMKL_TOOL=OFF -DSTREAMKL_CUDA=OFF "$@" >"$BUILD/variants/$name.log" 2>&1 &&
-        cmake --build "$BUILD/variants/$name" --parallel "$JOBS" ${targets:+--target $targets} >>"$BUILD/variants/$name.log" 2>&1 && return 0
+        cmake --build "$BUILD/variants/$name" --parallel "$JOBS" ${targets:+--target $targets} \
+            >>"$BUILD/variants/$name.log" 2>&1 && return 0
     tail -30 "$BUILD/variants/$name.log"
     return 1
 }

@@ -16,7 +16,8 @@ OURS = re.compile(r"skl_|_Z\d+__device_stub__Z\d+skl_")
 
 
 # qsort() of a long array allocates.
-FORBIDDEN = "abort exit _exit quick_exit __assert_fail printf fprintf vprintf vfprintf puts fputs putchar fputc fwrite perror qsort"
+FORBIDDEN = """abort exit _exit quick_exit __assert_fail qsort
+    printf fprintf vprintf vfprintf puts fputs putchar fputc fwrite perror"""
 
 
 def undefined(path):
