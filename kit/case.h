@@ -65,6 +65,8 @@ struct kit_case kit_random_labels(struct kit_random *r);
 /* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that
  * they meet tensor cores. */
 struct kit_case kit_random_device_case(struct kit_random *r);
+/* ... of teachers whose heads are not what they are elsewhere. */
+struct kit_case kit_random_device_mixture(struct kit_random *r);
 /* Fewer of whatever there is most of, until both sides' logits take no more multiplications than this. */
 void kit_shrink(struct kit_case *c, double multiplications);
 

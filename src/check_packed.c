@@ -19,6 +19,11 @@ static enum skl_status check_offsets(const char *name, const struct skl_tensor *
                         name, (long long)t->shape[0], (long long)heads);
     if (t->stride[0] == 0 && last > 1)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.stride[0] = 0: every sequence has an offset of its own", name);
+    if (t->shape[0] > INT32_MAX)
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.shape[0] = %lld: that is more sequences than i32 counts", name,
+                        (long long)t->shape[0]);
+    if (t->device != SKL_CPU) /* the kernels look at them: nobody waits for the device here */
+        return SKL_OK;
     for (int64_t i = 0; i <= last; i++) {
         int64_t x = ((const int32_t *)t->data)[i * t->stride[0]];
         if (i == 0 ? x != 0 : x < before)
@@ -45,8 +50,6 @@ enum skl_status skl_check_packed(const struct skl_problem *p)
     if (p->use == SKL_LINEAR)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q.data = %p: packed sequences are for attention",
                         q->data);
-    if (p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use cu_seqlens_q on CUDA: only the CPU has packed sequences");
     if (p->pool_block)
         return skl_bad("pool_block", p->pool_block, "blocks of keys are not for packed sequences");
     if (p->s.a.shape[0] != 1)

@@ -211,11 +211,11 @@ int command_check(int argc, char **argv)
     progress_catch_interrupt();
     for (int k = 0; k < all; k++) {
         struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
-        int mixed = device == SKL_CPU && k % KIT_DIVERGENCE_COUNT == SKL_FORWARD_KL && kit_chance(&r, 2);
+        int mixed = k % KIT_DIVERGENCE_COUNT == SKL_FORWARD_KL && kit_chance(&r, 2);
         int labelled = device == SKL_CPU && !mixed && kit_chance(&r, 3);
         int sunk = device == SKL_CPU && !mixed && !labelled && kit_chance(&r, 3);
-        struct kit_case c = device == SKL_CUDA ? kit_random_device_case(&r)
-                            : mixed            ? kit_random_mixture(&r)
+        struct kit_case c = device == SKL_CUDA ? mixed ? kit_random_device_mixture(&r) : kit_random_device_case(&r)
+                            : mixed ? kit_random_mixture(&r)
                             : labelled         ? kit_random_labels(&r)
                             : sunk             ? kit_random_sinks(&r)
                                                : kit_random_case(&r);

@@ -289,8 +289,9 @@ struct skl_problem {
      * column that is named twice counts twice, one that the row does not see has no mass. */
     struct skl_tensor mass_ids;
 
-    /* Attention, on the CPU: the teacher as a mixture of its heads, without a gradient. t.a has Ht heads, t.b some number
-     * that divides Ht; student head h is compared with the mean of the softmaxes of the teacher's heads
+    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA only of one head each (mix_t 0 or 1, no
+     * head_map). t.a has Ht heads, t.b some number that divides Ht; student head h is compared with the mean of the
+     * softmaxes of the teacher's heads
      *     h mix_t .. h mix_t + mix_t - 1 (Ht = H mix_t),    or head_map[h][0 .. mix_t-1].
      * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a mixture
      * that f32 may not hold; with partial rows only if lse_t is given. */
@@ -327,7 +328,7 @@ struct skl_problem {
      * [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which see columns
      * cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of rows or columns. N
      * and M of 'causal' and of the windows are those of the sequence, and begin, end, mass_ids and top1 count from its first column. Not
-     * with pool_block and shards, nor on CUDA. */
+     * with pool_block and shards. CUDA does not look before the call: other offsets give NaN. */
     struct skl_tensor cu_seqlens_q, cu_seqlens_k;
 
     /* Attention and indexers, on the CPU: optional i32 [B, N, K], a list of keys for each query and all its heads, in any order.

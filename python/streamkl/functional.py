@@ -81,7 +81,8 @@ def attention_kl(
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], as flash-attn has them: the sequences are packed, q_s
         [total_q, H, Ds], k_s [total_k, Hs, Ds] and so on, and nothing of one sequence sees another; causal and window
         are aligned bottom right in each. Rows and results are [total_q, H], weight, begin and end [total_q] or
-        [total_q, H], begin and end counted from the sequence's first key. On the CPU.
+        [total_q, H], begin and end counted from the sequence's first key. On CUDA
+        nobody looks at the offsets before the call: bad ones make the loss NaN.
     support: integers [B, N, K], packed [total_q, K]: each query, with all its heads, sees only the keys of its list, in any
         order; -1 is an empty slot, and a key that comes twice counts once. Keys that causal, window, begin and end hide stay
         hidden; both softmaxes are over the rest, and a query without any has loss 0. support_block: the lists name blocks of

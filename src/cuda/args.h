@@ -89,7 +89,15 @@ struct skl_gpu_scalars {
     float unit;     /* upstream gradient of a row = r unit */
     float alpha[2]; /* unit chain / spread of each side: what turns sums of 16-bit dx into gradients */
     float zero, one;
-    int32_t any_weight, reserved; /* some weight is not 0 */
+    int32_t any_weight;  /* some weight is not 0 */
+    int32_t bad_offsets; /* of packed sequences: every row is NaN */
+};
+
+/* Offsets of packed sequences, i32; q NULL: there are none. */
+struct skl_gpu_packed {
+    const int32_t *q, *k;
+    int64_t stride_q, stride_k;
+    int32_t count, reserved; /* of sequences: one less than of offsets */
 };
 
 /* rows_* (dA) and columns_* (dB), fused_*: gradient of side x of an attention problem. */
@@ -126,15 +134,26 @@ struct skl_gpu_sum_weights {
     int32_t heads, n, mean, reserved;
     float chain[2], spread, reserved2;
     double items; /* > 0: instead of the weights' sum, in a mean */
+    struct skl_gpu_packed packed;
+    int32_t columns, reserved3;
     struct skl_gpu_scalars *scalars;
 };
 
-/* find_ranges: range and tile_range, a block of 64 threads for each 64 rows of a head. */
+/* find_ranges: range and tile_range, a block of 64 threads for each 64 rows of a head. Of packed sequences with bad offsets
+ * every range is {0, -1}: no column, and a result that is not a number. */
 struct skl_gpu_find_ranges {
     struct skl_gpu_vector weight, begin, end;
     int32_t heads, n, columns, tiles;
     int64_t left, right; /* window around the diagonal; -1: no limit */
+    struct skl_gpu_packed packed;
+    const struct skl_gpu_scalars *scalars;
     struct skl_gpu_range *range, *tile_range;
+};
+
+/* A target t = e^{z - given} that is not divided by its sum S; one that is has loss and LSE of P = t / S. */
+struct skl_gpu_raw {
+    struct skl_gpu_vector given; /* log-denominators of P's logits; data NULL: z is log t */
+    int32_t is, reserved;
 };
 
 /* The only one; the first of two; the second. */
@@ -156,6 +175,7 @@ struct skl_gpu_finish_rows {
     struct skl_state *partial; /* [rows]; NULL: results are wanted */
     struct skl_gpu_vector loss, lse[2], kl[2], m[2], l[2];
     double unit[2]; /* of each side's scores: LSE = unit m + log l */
+    struct skl_gpu_raw raw;
 };
 
 /* sum_values: the weighted sum of the rows' losses, by one block. */
@@ -174,6 +194,7 @@ struct skl_gpu_make_factors {
     struct skl_gpu_vector loss, lse[2], kl;
     struct skl_gpu_vector m[2], l[2]; /* instead of the LSEs, if given */
     double unit[2];
+    struct skl_gpu_raw raw;
     const struct skl_gpu_range *range;
     const struct skl_gpu_scalars *scalars;
     int64_t rows;

@@ -308,8 +308,11 @@ const struct kit_memory test_device_memory = {test_alloc, test_free, &far_memory
 
 static struct skl_tensor *input(struct skl_problem *p, int k)
 {
-    struct skl_tensor *each[KIT_INPUTS] = {&p->s.a,    &p->s.b,   &p->s.bias, &p->t.a,   &p->t.b,
-                                           &p->t.bias, &p->begin, &p->end,    &p->weight};
+    static struct skl_tensor labels; /* which the tests of labels place themselves */
+    struct skl_tensor *each[KIT_INPUTS] = {&p->s.a,          &p->s.b,          &p->s.bias,   &p->t.a,   &p->t.b,
+                                           &p->t.bias,       &p->sink_s,       &p->sink_t,   &p->begin, &p->end,
+                                           &p->weight,       &p->lse_t,        &p->head_map, &labels,   &p->mass_ids,
+                                           &p->cu_seqlens_q, &p->cu_seqlens_k, &p->support};
     return each[k];
 }
 

@@ -132,6 +132,16 @@ MUTANTS = [
     ('grad_tiles.cuh', 'grad_pair_bf16_64', '+ row / 64]', '+ row / 128]', 'which tiles of rows see a column'),
     ('grad.cuh', 'grad_pair_bf16_64', 'r[i].hi >= to', 'true', 'mask of db'),
     ('row_kernels.cu', 'row_kernels', 'unit * args.chain[1] / args.spread', 'unit * args.chain[1]', 'the spread of f16 dx'),
+    # Packed sequences, targets that are not divided by their sum
+    ('row_kernels.cu', 'row_kernels', 'first + (int)r.lo, first + (int)r.hi', '(int)r.lo, (int)r.hi',
+     'every sequence sees the first columns'),
+    ('row_kernels.cu', 'row_kernels', 'if (first(middle) <= i)', 'if (first(middle) < i)',
+     'the first row of a sequence is of the one before'),
+    ('row_kernels.cu', 'row_kernels', ' || first_row(p, p.count) != n', '', 'offsets that end before the rows do'),
+    ('row_kernels.cu', 'row_kernels', 'return {0, -1}', 'return {0, 0}', 'bad offsets are no rows'),
+    ('row_kernels.cu', 'row_kernels', 'r.loss = skl_raw_loss(&r);', '', 'the loss of a target with another sum'),
+    ('row_kernels.cu', 'row_kernels', 'f.r *= (float)exp(log_sum_of_target(args.raw, row, heads, n, lse));', '',
+     'the gradient of a target with another sum'),
     # Labels
     ('label_kernels.cu', 'label_kernels', 'id == l.ignore ? IGNORED', 'false ? IGNORED', 'ignored labels count'),
     ('label_kernels.cu', 'label_kernels', 'id < 0 || id >= l.columns', 'id < 0', 'a label behind the last column'),
@@ -203,7 +213,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'exact', 'plan', 'rounding', 'labels')]
+    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'packed', 'mixture', 'exact', 'plan', 'rounding', 'labels')]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)

@@ -3,49 +3,7 @@
  * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option, and
  * random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
  */
-#include "families.h"
-
-/* Sums over all columns are f32 and exponentials are approximate: three times the CPU's bounds. And dx is rounded. */
-static const struct kit_allowance allow = {.rows = 3, .rounds_logits = 1, .rounds_dx = 1};
-
-/* The ways from 'first' to 'last' of a fixture whose memory the device knows. */
-static void run_ways(struct kit_fixture *f, int first, int last)
-{
-    char text[512];
-    kit_describe(&f->c, text, sizeof text);
-    for (int way = first; way <= last; way++) {
-        if (way == KIT_RECOMPUTE && f->memory == &test_memory)
-            continue;
-        test_context("%s", text);
-        test_run(f, (enum kit_way)way);
-        test_device_clean(kit_way_names[way]);
-        test_device.total = (struct emu_report){0};
-    }
-}
-
-static void run_case(const struct kit_case *c)
-{
-    struct kit_fixture f;
-    test_build(&f, c);
-    f.allow = allow;
-    kit_expect(&f);
-    test_device_adopt(&f);
-    run_ways(&f, KIT_VALUE, KIT_BACKWARD);
-    test_device_release(&f);
-    test_destroy(&f);
-}
-
-/* Every way, as `streamkl check --device cuda` runs them: operands and results are copied, and the workspace is the
- * caller's where a way gives one. */
-static void run_copied(const struct kit_case *c)
-{
-    struct kit_fixture f;
-    kit_build(&f, c, &test_device_memory, &test_numbers);
-    f.allow = allow;
-    kit_expect(&f);
-    run_ways(&f, KIT_VALUE, KIT_SLICES);
-    kit_destroy(&f);
-}
+#include "run_cases.h"
 
 static struct kit_case sized(int use, int type, int64_t rows, int64_t cols, int64_t dim)
 {
@@ -101,6 +59,28 @@ static void masks(void)
         c.softcap[S] = k % 6 == 5 ? 20 : 0;
         c.pad[S] = k % 4 == 3 ? 9 : 0;
         run_case(&c);
+    }
+}
+
+/* Packed sequences: most shorter than a tile of rows or columns, some longer than several, and none at all in between. Every
+ * way to gradients, by tiles of either kind and by slabs. */
+static void packed(void)
+{
+    static const int64_t dims[] = {64, 128, 256, 264, 21};
+    static const int counts[] = {1, 3, 9, 40, 150};
+    for (int k = 0; k < 15; k++) {
+        struct kit_case c = sized(SKL_ATTENTION,
+                                  k % 5 == 4 ? SKL_F32
+                                  : k % 2    ? SKL_BF16
+                                             : SKL_F16,
+                                  k % 3 ? 300 : 130, k % 2 ? 400 : 150, dims[k % 5]);
+        c.heads = 2, c.key_heads[S] = 1 + k % 2, c.key_heads[T] = 1;
+        c.packed = counts[(k + k / 5) % 5];
+        c.causal = k % 2, c.left = k % 4 == 3 ? 20 : -1, c.ranges = k % 3 == 1;
+        c.weights = k % 4 == 2 ? KIT_SOME_ZERO : KIT_UNWEIGHTED;
+        kit_set_divergence(&c, k % (SKL_JSD + 1));
+        kit_shrink(&c, 6e6);
+        run_case_in(&c, k == 5 || k == 6);
     }
 }
 
@@ -194,6 +174,7 @@ int main(void)
     sizes();
     widths();
     masks();
+    packed();
     small_dx();
     second_sweeps();
     total_variation();

@@ -51,6 +51,10 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
     }
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;
+    struct skl_work_side *p = &flat.side[0];
+    if (p->scorer == SKL_MIXTURE && p->members == 1 &&
+        !p->map) /* only its sum is not that of a softmax: see skl_gpu_raw */
+        p->scorer = SKL_INNER, p->unit = p->head_unit;
     if (w->form == SKL_FORM_NONE)
         flat = skl_gpu_beside_flat(&flat, w->student, 1, 1);
     return flat;

@@ -63,7 +63,7 @@ struct skl_gpu_plan {
 enum { SKL_BLAS_BYTES = 32 << 20 };
 
 /* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each sequence. An
- * absent teacher becomes a flat side. */
+ * absent teacher becomes a flat side, a mixture of one head that head. */
 struct skl_work skl_gpu_flat(const struct skl_work *w);
 
 /* The work of one side beside one whose logits are all 0, for a KL: as Q (1) or P (0), at 'temperature' times the logits. */

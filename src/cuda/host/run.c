@@ -30,6 +30,26 @@ struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r)
     return v;
 }
 
+/* P's target, as it is or divided by its sum. The LSEs of one head are given; a mixture's scores have theirs in them. */
+static struct skl_gpu_raw raw_of(const struct skl_work *w)
+{
+    struct skl_gpu_raw raw = {.is = w->raw};
+    if (w->raw && w->side[0].scorer == SKL_INNER)
+        raw.given = skl_gpu_rows_of(&w->side[0].head_lse);
+    return raw;
+}
+
+static struct skl_gpu_packed packed_of(const struct skl_work *w)
+{
+    struct skl_gpu_packed p = {(const int32_t *)w->cu_q.data,
+                               (const int32_t *)w->cu_k.data,
+                               w->cu_q.stride,
+                               w->cu_k.stride,
+                               (int32_t)w->sequences,
+                               0};
+    return p;
+}
+
 static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 {
     const struct skl_work_side *s = &w->side[side];
@@ -82,8 +102,9 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     int half = 0;
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
-    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so. f16 ends at 65504. */
-    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 ? 256 : 16384;
+    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so, and S (q - p) of a target with
+     * sum S. f16 ends at 65504. */
+    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 || w->raw ? 256 : 16384;
 }
 
 static enum skl_status sum_weights(const struct skl_gpu_run *run)
@@ -98,6 +119,8 @@ static enum skl_status sum_weights(const struct skl_gpu_run *run)
         .chain = {(float)(w->side[0].chain * skl_gpu_label_norm(w)), (float)(w->side[1].chain * skl_gpu_label_norm(w))},
         .spread = skl_gpu_spread(run),
         .items = w->weight_sum,
+        .packed = packed_of(w),
+        .columns = (int32_t)w->columns,
         .scalars = run->memory.scalars};
     return START(run, SKL_ROLE_sum_weights, 1, 1, args);
 }
@@ -114,6 +137,8 @@ static enum skl_status find_ranges(const struct skl_gpu_run *run)
                                        .tiles = (int32_t)((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS),
                                        .left = w->left,
                                        .right = w->right,
+                                       .packed = packed_of(w),
+                                       .scalars = run->memory.scalars,
                                        .range = run->memory.range,
                                        .tile_range = run->memory.tile_range};
     return START(run, SKL_ROLE_find_ranges, run->plan.heads * args.tiles, 1, args);
@@ -127,6 +152,7 @@ static enum skl_status make_factors(const struct skl_gpu_run *run, int x, int dz
                                         .lse = {skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 0)]),
                                                 skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, 1)])},
                                         .kl = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_kl_s, x)]),
+                                        .raw = raw_of(w),
                                         .range = run->memory.range,
                                         .scalars = run->memory.scalars,
                                         .rows = w->rows,
@@ -174,6 +200,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .param = {w->param[0], w->param[1]},
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
+                                       .raw = raw_of(w),
                                        .loss = skl_gpu_rows_of(&w->result[skl_gpu_divergence_row(w)])};
     for (int side = 0; side < 2; side++) {
         args.lse[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)]);

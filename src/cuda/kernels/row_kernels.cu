@@ -35,6 +35,29 @@ SKL_DEVICE float block_max(float x)
     return part[threadIdx.x];
 }
 
+SKL_DEVICE int first_row(const skl_gpu_packed &p, int sequence)
+{
+    return p.q[sequence * p.stride_q];
+}
+
+SKL_DEVICE int first_column(const skl_gpu_packed &p, int sequence)
+{
+    return p.k[sequence * p.stride_k];
+}
+
+/* Do the offsets go from 0 to the end, never back? This thread's part of them: 1 when not. Everything else about packed
+ * sequences relies on it, and reads nothing through offsets of which it is not so. */
+SKL_DEVICE float misplaced(const skl_gpu_packed &p, int64_t n, int columns)
+{
+    if (!p.q)
+        return 0;
+    bool bad = first_row(p, 0) != 0 || first_row(p, p.count) != n || first_column(p, 0) != 0 ||
+               first_column(p, p.count) != columns;
+    for (int s = threadIdx.x; s < p.count; s += 256)
+        bad |= first_row(p, s) > first_row(p, s + 1) || first_column(p, s) > first_column(p, s + 1);
+    return bad;
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_constant__ skl_gpu_sum_weights args)
@@ -50,28 +73,55 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_c
     largest = block_max(largest);
     __syncthreads(); /* the two share their memory */
     any = block_max(any);
+    __syncthreads();
+    const bool bad = block_max(misplaced(args.packed, args.n, args.columns)) != 0;
     if (threadIdx.x != 0)
         return;
     sum = args.items > 0 ? args.items : sum;
-    float unit = largest > 0 ? (float)(largest / (args.mean ? sum : 1)) : 0; /* no row has any weight: no gradient */
+    float unit = bad           ? NAN
+                 : largest > 0 ? (float)(largest / (args.mean ? sum : 1))
+                               : 0; /* no row has any weight: no gradient */
     *args.scalars = {sum, largest, unit,     {unit * args.chain[0] / args.spread, unit * args.chain[1] / args.spread},
-                     0,   1,       any != 0, 0};
+                     0,   1,       any != 0, bad};
 }
 
 namespace
 {
 
+/* The last sequence whose first(sequence) is not above i: the one that has it. */
+template <class FIRST> SKL_DEVICE int sequence_of(int count, int i, FIRST first)
+{
+    int at = 0, end = count;
+    while (end - at > 1) {
+        const int middle = at + (end - at) / 2;
+        if (first(middle) <= i)
+            at = middle;
+        else
+            end = middle;
+    }
+    return at;
+}
+
 /* The columns lo .. hi-1 that row i of a head sees. */
 SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, int i)
 {
-    skl_range r = skl_window(i, args.n, args.columns, args.left, args.right);
+    const skl_gpu_packed &packed = args.packed;
+    int n = args.n, columns = args.columns, first = 0;
+    if (packed.q && args.scalars->bad_offsets)
+        return {0, -1};
+    if (packed.q) { /* of the row's own sequence */
+        const int s = sequence_of(packed.count, i, [&](int k) { return first_row(packed, k); });
+        i -= first_row(packed, s), n = first_row(packed, s + 1) - first_row(packed, s);
+        first = first_column(packed, s), columns = first_column(packed, s + 1) - first;
+    }
+    skl_range r = skl_window(i, n, columns, args.left, args.right);
     if (args.begin.data)
         r = skl_from(r, ((const int32_t *)args.begin.data)[row_offset(args.begin, row, args.heads, args.n)]);
     if (args.end.data)
         r = skl_until(r, ((const int32_t *)args.end.data)[row_offset(args.end, row, args.heads, args.n)]);
     if (r.lo >= r.hi || row_weight(args.weight, row, args.heads, args.n) == 0)
         return {0, 0};
-    return {(int)r.lo, (int)r.hi};
+    return {first + (int)r.lo, first + (int)r.hi};
 }
 
 }  // namespace
@@ -117,6 +167,13 @@ SKL_DEVICE skl_row_state split_state(const skl_gpu_finish_rows &args, int64_t ro
     return s;
 }
 
+/* What a row comes to that nobody can tell the columns of. A second sweep's state has l = 0. */
+SKL_DEVICE skl_row_state no_number(bool sums)
+{
+    const skl_side_state s = {NAN, sums ? NAN : 0, NAN};
+    return {{s, s}};
+}
+
 SKL_DEVICE skl_row_state private_state(const skl_gpu_finish_rows &args, const skl_state &s)
 {
     skl_row_state row = {{{s.m_s, s.l_s, s.acc_s}, {s.m_t, s.l_t, s.acc_t}}};
@@ -127,6 +184,24 @@ SKL_DEVICE skl_state public_state(const skl_gpu_finish_rows &args, const skl_row
 {
     const skl_side_state s = args.student ? row.side[1] : row.side[0], t = args.student ? row.side[0] : row.side[1];
     return {s.m, s.l, s.acc, t.m, t.l, t.acc};
+}
+
+/* log S of a target that is not divided by its sum S, from the LSE of P's logits; -inf of one without mass, also where it was
+ * divided by an infinite sum. */
+SKL_DEVICE double log_sum_of_target(const skl_gpu_raw &raw, int64_t row, int heads, int n, double lse)
+{
+    const double given = raw.given.data ? row_value(raw.given, row, heads, n) : 0;
+    return isinf(given) || lse == -INFINITY ? -INFINITY : lse - given;
+}
+
+SKL_DEVICE skl_row_result result_of(const skl_gpu_finish_rows &args, int64_t row, const skl_row_state &s)
+{
+    skl_row_result r = skl_finish_row(args.form, args.param, &s);
+    if (args.raw.is) {
+        r.lse[0] = log_sum_of_target(args.raw, row, args.heads, args.n, r.lse[0]);
+        r.loss = skl_raw_loss(&r);
+    }
+    return r;
 }
 
 /* Each sweep writes what it knows: the LSEs are known after the first one, the divergence after the last. */
@@ -157,6 +232,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     if (row >= args.rows)
         return;
     skl_row_state s = skl_empty_row();
+    if (!args.partial_in && args.range[row].hi < 0)
+        s = no_number(args.sweep != SKL_SWEEP_SECOND);
     bool work = args.partial_in ? row_weight(args.weight, row, args.heads, args.n) != 0
                                 : args.range[row].lo < args.range[row].hi;
     if (work && args.partial_in)
@@ -168,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     if (args.partial)
         args.partial[row] = public_state(args, s);
     else
-        put_results(args, row, skl_finish_row(args.form, args.param, &s));
+        put_results(args, row, result_of(args, row, s));
 }
 
 extern "C" __global__ void __launch_bounds__(256) skl_sum_values(const __grid_constant__ skl_gpu_sum_values args)
@@ -195,7 +272,9 @@ SKL_DEVICE double saved_reference(const skl_gpu_make_factors &args, int64_t row,
         m = row_value(args.m[side], row, args.heads, args.n);
         return l == 0 ? -INFINITY : log2((double)l);
     }
-    const double lse = row_value(args.lse[side], row, args.heads, args.n);
+    double lse = row_value(args.lse[side], row, args.heads, args.n);
+    if (side == 0 && args.raw.is && args.raw.given.data && lse != -INFINITY)
+        lse += row_value(args.raw.given, row, args.heads, args.n); /* saved is that of t */
     m = (float)(lse / args.unit[side]);
     return lse == -INFINITY ? -INFINITY : SKL_LOG2E_DOUBLE * (lse - args.unit[side] * m);
 }
@@ -219,6 +298,10 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_factors(const __grid_
         if (args.dz == SKL_DZ_JSD || args.dz == SKL_DZ_COLUMN)
             f.c = row_value(args.kl, row, heads, n);
         f.r = args.weight.data ? row_value(args.weight, row, heads, n) / args.scalars->largest : 1;
+        if (args.raw.is) {
+            const double lse = args.unit[0] * m[0] + SKL_LN2_DOUBLE * log_l[0];
+            f.r *= (float)exp(log_sum_of_target(args.raw, row, heads, n, lse));
+        }
     }
     args.references[row] = reference;
     args.factors[row] = f;
