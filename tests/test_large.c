@@ -68,7 +68,10 @@ static int same(const struct skl_tensor *x, const struct skl_tensor *y)
 static void far_apart(struct kit_case c, int64_t step)
 {
     struct kit_fixture f;
-    enum { INPUTS = 9 }; /* those of every call; f.in has them first */
+    enum { INPUTS = 9 }; /* those of every call */
+    static const enum kit_input place[INPUTS] = {KIT_INPUT_A_S,   KIT_INPUT_B_S, KIT_INPUT_BIAS_S,
+                                                 KIT_INPUT_A_T,   KIT_INPUT_B_T, KIT_INPUT_BIAS_T,
+                                                 KIT_INPUT_BEGIN, KIT_INPUT_END, KIT_INPUT_WEIGHT};
     struct sparse in[INPUTS], out[KIT_RESULTS];
     int mapped = 1;
     c.weights = KIT_POSITIVE, c.ranges = 1;
@@ -78,7 +81,7 @@ static void far_apart(struct kit_case c, int64_t step)
     struct skl_tensor *const inputs[INPUTS] = {&p.s.a,    &p.s.b,   &p.s.bias, &p.t.a,   &p.t.b,
                                                &p.t.bias, &p.begin, &p.end,    &p.weight};
     for (int k = 0; k < INPUTS; k++) {
-        mapped &= spread_out(&in[k], &f.in[k].t, k == 2 || k == 5 ? step / 8 : step);
+        mapped &= spread_out(&in[k], &f.in[place[k]].t, k == 2 || k == 5 ? step / 8 : step);
         *inputs[k] = in[k].t;
     }
     for (int k = 0; k < KIT_RESULTS; k++) {
