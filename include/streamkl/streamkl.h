@@ -336,8 +336,7 @@ struct skl_problem {
      * over what is listed and seen; a query without such a key is a row without columns. With packed sequences a list
      * counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows. */
     struct skl_tensor support;
-    int64_t
-        support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: single keys */
+    int64_t support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: keys */
 
     /* Attention, on the CPU: sinks, a logit for each head of s.a and of t.a, f32, bf16 or f16 [heads]; both or none.
      * Every row has one more column, z = sink / temperature (neither scale nor softcap touch it): a category of the

@@ -41,7 +41,9 @@ def test_set_num_threads_is_respected(monkeypatch):
 
     seen = []
     real = _call._problem
-    monkeypatch.setattr(_call, "_problem", lambda v, o, threads, p: seen.append(threads) or real(v, o, threads, p))
+    monkeypatch.setattr(
+        _call, "_problem", lambda v, o, threads, p, **kw: seen.append(threads) or real(v, o, threads, p, **kw)
+    )
     for threads in (1, 2):
         torch.set_num_threads(threads)
         streamkl.linear_kl(**operands(3, 5, 2))
