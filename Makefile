@@ -7,6 +7,8 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
+# The tests of a file share what they set up, so a file goes to one process.
+PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: all demo test test-quick test-long test-python model python wheel fuzz abi bench coverage docs pictures install lint format tidy clean help
 
@@ -36,7 +38,7 @@ test: all
 	@$(MAKE) --no-print-directory python
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
 	@BUILD=$(abspath $(BUILD)) tests/run_all.sh
-	@$(VENV)/bin/python -m pytest
+	@$(PYTEST)
 
 # For who is changing something, two minutes: C alone, without CUDA's kernels, and without counting instructions.
 test-quick:
@@ -50,11 +52,11 @@ test-long: all
 	@BUILD=$(abspath $(BUILD)) STREAMKL_TEST_LONG=1 tests/run_all.sh
 	@cd $(BUILD) && ctest -C Long -L long --output-on-failure -j $(JOBS)
 	@$(MAKE) --no-print-directory python
-	@$(VENV)/bin/python -m pytest -m long
+	@$(PYTEST) -m long
 	@$(MAKE) --no-print-directory wheel
 
 test-python: python
-	@$(VENV)/bin/python -m pytest
+	@$(PYTEST)
 
 # Which lines of src/ the C tests run: a summary here, each line in $(BUILD)/coverage/index.html. With counters that
 # threads share the tests take about three times as long as usual. A loop may well run 2^32 times: hits are not "suspicious".
