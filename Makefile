@@ -120,6 +120,7 @@ docs: $(VENV)/bin/python
 pictures: python
 	@$(VENV)/bin/python -m streamkl picture --out docs/pictures/front.svg --save docs/pictures/front.json $(ARGS)
 	@$(VENV)/bin/python examples/distil.py --out docs/pictures --format svg
+	@$(VENV)/bin/python examples/indexer.py --out docs/pictures --format svg
 	@$(VENV)/bin/python examples/quantisation_drift.py --out docs/pictures --format svg
 
 # ---------------------------------------------------------------------------------------------- style ---

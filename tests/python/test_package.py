@@ -107,6 +107,7 @@ print(streamkl.numpy.linear_kl(x, x, x, x), streamkl.__file__, _c.lib._name)
     "name, arguments",
     [
         ("distil", ["--teacher-steps", 1, "--steps", 2]),
+        ("indexer", ["--dense", 2, "--sparse", 2]),
         pytest.param("quantisation_drift", ["--steps", 1], marks=pytest.mark.long),
     ],
 )
@@ -116,7 +117,7 @@ def test_examples(tmp_path, name, arguments):
     out = subprocess.run(run, capture_output=True, text=True, timeout=170)
     assert out.returncode == 0, out.stderr[-2000:]
     assert (tmp_path / f"{name}.png").stat().st_size > 10000
-    if name == "distil":
+    if name in ("distil", "indexer"):
         assert float(re.search(r"distance of the curves: (\S+)", out.stdout)[1]) < 1e-3
 
 
