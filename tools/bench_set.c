@@ -16,7 +16,7 @@ static struct kit_case attention(int64_t heads, int64_t rows, int64_t cols, int6
 static struct kit_case linear(int64_t rows, int64_t vocabulary, int64_t dim_s, int64_t dim_t, int dtype)
 {
     struct kit_case c = usual_case(SKL_LINEAR, rows, vocabulary, dim_s);
-    c.dim[T] = dim_t;
+    c.dim[T] = dim_t, c.key_heads[S] = c.key_heads[T] = 1;
     c.dtype[S] = c.dtype[T] = dtype;
     return c;
 }
