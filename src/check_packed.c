@@ -48,8 +48,8 @@ enum skl_status skl_check_packed(const struct skl_problem *p)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_%s without cu_seqlens_%s: give both",
                         q->data ? "q" : "k", q->data ? "k" : "q");
     if (p->use == SKL_LINEAR)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use cu_seqlens_q.data = %p: packed sequences are for attention",
-                        q->data);
+        return skl_fail(SKL_BAD_ARGUMENT,
+                        "cannot use cu_seqlens_q.data = %p: packed sequences are for attention and indexers", q->data);
     if (p->pool_block)
         return skl_bad("pool_block", p->pool_block, "blocks of keys are not for packed sequences");
     if (p->s.a.shape[0] != 1)
