@@ -61,7 +61,7 @@ static void mask(int n, const int *lo, const int *hi, float with, float *y)
 {
     for (int j = 0; j < n; j++)
         for (int i = 0; i < NR; i++) /* a selection, which compilers make vectors of, and no condition */
-            y[j * NR + i] = (j < lo[i]) | (j >= hi[i]) ? with : y[j * NR + i];
+            y[j * NR + i] = ((j < lo[i]) | (j >= hi[i])) ? with : y[j * NR + i];
 }
 
 static void mask_rows(int n, const uint32_t *rows, float with, float *y)
