@@ -279,8 +279,11 @@ static void do_wave(struct skl_worker *w)
 static void add_values(const struct skl_worker *w, const struct skl_block *block)
 {
     struct skl_queue *mine = w->scratch.queue;
-    for (int r = 0; r < block->n; r++) skl_sum_add(&mine->value, block->weight[r] * block->result[r].loss);
     mine->rows += block->n;
+    if (atomic_load_explicit(&w->run->cancelled, memory_order_relaxed))
+        return; /* the rows of a call that was stopped may have no results, nor have those of a call without a value */
+    for (int r = 0; w->run->work->value && r < block->n; r++)
+        skl_sum_add(&mine->value, block->weight[r] * block->result[r].loss);
     if (w->run->work->sink_grads)
         skl_add_sinks(w->run, block);
 }
