@@ -78,8 +78,10 @@ set(cuda_sources
   src/cuda/host/attention_grad.c
   src/cuda/host/blas.c
   src/cuda/host/cudart.c
+  src/cuda/host/details.c
   src/cuda/host/kernels.c
   src/cuda/host/labels.c
+  src/cuda/host/lists.c
   src/cuda/host/plan.c
   src/cuda/host/run.c
   src/cuda/host/slab_grad.c)

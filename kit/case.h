@@ -62,8 +62,9 @@ struct kit_case kit_random_mixture(struct kit_random *r);
 struct kit_case kit_random_sinks(struct kit_random *r);
 /* A vocabulary with labels, details or both; sometimes without a teacher. */
 struct kit_case kit_random_labels(struct kit_random *r);
-/* The same for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so that
- * they meet tensor cores. */
+/* A random case made one for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so
+ * that they meet tensor cores. */
+void kit_for_device(struct kit_case *c, struct kit_random *r);
 struct kit_case kit_random_device_case(struct kit_random *r);
 /* ... of teachers whose heads are not what they are elsewhere. */
 struct kit_case kit_random_device_mixture(struct kit_random *r);

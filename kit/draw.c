@@ -155,25 +155,26 @@ struct kit_case kit_random_labels(struct kit_random *r)
 }
 
 /* Mostly in one 16-bit type and aligned, as tensor cores want it. */
-static struct kit_case for_device(struct kit_random *r, struct kit_case c)
+void kit_for_device(struct kit_case *c, struct kit_random *r)
 {
-    c.support = c.support_block = 0; /* a device has none */
+    c->support = c->support_block = 0; /* a device has none */
     if (!kit_chance(r, 4)) {
-        c.dtype[S] = c.dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
+        c->dtype[S] = c->dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
         for (int side = 0; side < 2; side++) {
-            c.dim[side] = (c.dim[side] + 7) / 8 * 8;
-            c.scale[side] = fabs(c.scale[side]);
+            c->dim[side] = (c->dim[side] + 7) / 8 * 8;
+            c->scale[side] = fabs(c->scale[side]);
         }
-        c.place = KIT_ALIGNED, c.layout = kit_chance(r, 3) ? c.layout : KIT_DENSE;
+        c->place = KIT_ALIGNED, c->layout = kit_chance(r, 3) ? c->layout : KIT_DENSE;
     }
-    if (c.layout == KIT_BROADCAST && c.grads)
-        c.layout = KIT_GAPS;
-    return c;
+    if (c->layout == KIT_BROADCAST && c->grads)
+        c->layout = KIT_GAPS;
 }
 
 struct kit_case kit_random_device_case(struct kit_random *r)
 {
-    return for_device(r, kit_random_case(r));
+    struct kit_case c = kit_random_case(r);
+    kit_for_device(&c, r);
+    return c;
 }
 
 struct kit_case kit_random_device_mixture(struct kit_random *r)
@@ -181,7 +182,8 @@ struct kit_case kit_random_device_mixture(struct kit_random *r)
     struct kit_case c = kit_random_mixture(r);
     c.mix = 0, c.map = 0, c.lses = 1; /* a device has no more */
     c.key_heads[T] = divisor_of(r, kit_teacher_heads(&c));
-    return for_device(r, c);
+    kit_for_device(&c, r);
+    return c;
 }
 
 /* A multiple of 8 stays one. */

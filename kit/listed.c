@@ -27,6 +27,9 @@ struct kit_listed {
     struct skl_listed listed;
     struct skl_labels labels;
     float *weight, *rest, *out[5]; /* loss, da, db, dbias; [4]: what a backward needs */
+    const struct kit_device *device;
+    void *there[16]; /* memory of the device, while a call runs */
+    int there_count;
     int32_t *label;
     double value;
     /* What is expected, and how far off it may be: [rows], [rows][dim], [cols + pad][dim], [cols + pad]. */
@@ -89,10 +92,11 @@ static void draw_list(struct kit_listed *f, int64_t i, struct kit_random *r)
     free(mass);
 }
 
-struct kit_listed *kit_build_listed(const struct kit_listed_case *c, struct kit_random *r)
+struct kit_listed *kit_build_listed(const struct kit_listed_case *c, struct kit_random *r,
+                                    const struct kit_device *device)
 {
     struct kit_listed *f = room(1, sizeof *f);
-    f->c = *c;
+    f->c = *c, f->device = device;
     f->p = skl_linear(matrix(c->dtype, c->rows, c->dim), matrix(c->dtype, c->cols + c->pad, c->dim),
                       (struct skl_tensor){0}, (struct skl_tensor){0});
     kit_fill_normal(&f->p.s.a, r, 1.5, KIT_NORMAL);
@@ -151,6 +155,7 @@ struct skl_problem *kit_listed_problem(struct kit_listed *f)
 /* One row: logits, the derivative of a logit by the product, masses of the teacher, which columns it lists. */
 struct row {
     double *z, *chain, *p, *dz, *sensitivity;
+    double *parts; /* |dz| of the divergence plus that of labels: each is rounded by itself on a device */
     char *on;
     int64_t listed;
     double rest, largest;
@@ -232,6 +237,7 @@ static double divergence(const struct kit_listed *f, struct row *w)
         double q = support && !w->on[j] ? 0 : exp(w->z[j] - all), own = w->on[j] ? w->dz[j] : 0;
         double share = bucket && !w->on[j] ? exp(w->z[j] - all - off) : 0;
         w->dz[j] = own + slope_off * share - q * slope_sum;
+        w->parts[j] = fabs(w->dz[j]);
         w->sensitivity[j] = 2 * (fabs(own) + fabs(slope_off) * share + q * (1 + fabs(slope_sum)));
     }
     return d;
@@ -247,6 +253,7 @@ static double cross_entropy(const struct kit_listed *f, int64_t i, struct row *w
         double target = (1 - l->smoothing) * (j == f->label[i]) + l->smoothing / (double)n, z = T * w->z[j];
         ce += target * (all - z);
         w->dz[j] = l->kl_weight * w->dz[j] + l->weight * T * (exp(z - all) - target);
+        w->parts[j] = l->kl_weight * w->parts[j] + l->weight * T * fabs(exp(z - all) - target);
         w->sensitivity[j] += 2 * T * (exp(z - all) + target);
     }
     return ce;
@@ -257,14 +264,26 @@ static double weight_of(const struct kit_listed *f, int64_t i)
     return f->weight ? (double)f->weight[i] : f->label && f->label[i] == IGNORED ? 0 : 1;
 }
 
+/* How far off a device may be with dx, as a part of it: half a unit in the last place where it is rounded for the products. */
+static double rounding_of_dx(const struct kit_listed *f)
+{
+    int gathered = f->listed.tail == SKL_TAIL_RENORMALISE && !f->c.labels;
+    /* The tiles of AMX take dz in two parts, of 16 bits together (kit/bounds.c). */
+    if (!f->device)
+        return f->c.dtype == SKL_BF16 && f->c.isa == SKL_ISA_AMX ? 0x1p-17 : 0;
+    return gathered || f->c.dtype == SKL_F32 ? 0 : f->c.dtype == SKL_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
 static void add_gradients(struct kit_listed *f, int64_t i, double g, const struct row *w)
 {
     const struct kit_listed_case *c = &f->c;
-    /* The tiles of AMX take dz in two parts, of 16 bits together (kit/bounds.c). */
-    int tiles = c->dtype == SKL_BF16 && c->isa == SKL_ISA_AMX;
-    double unit = 3 * 0x1p-24 * (1 + w->largest), part = tiles ? 0x1p-17 : 0;
+    double unit = (f->device ? 3 : 1) * 3 * 0x1p-24 * (1 + w->largest), part = rounding_of_dx(f);
+    /* An f16 dx that is not a normal number, of the rows' largest weight. */
+    double least = f->device && c->dtype == SKL_F16 && part > 0 ? 0x1p-32 * (1 + c->temperature) / c->temperature : 0;
     for (int64_t j = 0; j < c->cols; j++) {
-        double dx = g * w->dz[j] * w->chain[j], e = unit * fabs(g * w->chain[j]) * w->sensitivity[j] + part * fabs(dx);
+        double dx = g * w->dz[j] * w->chain[j], e = unit * fabs(g * w->chain[j]) * w->sensitivity[j];
+        e += part * fabs(g * w->chain[j]) * (f->device ? w->parts[j] : fabs(w->dz[j]));
+        e += least * (c->mean ? fabs(g) : 1.1) * fabs(c->scale);
         for (int64_t d = 0; d < c->dim; d++) {
             double a = kit_get(&f->p.s.a, i * c->dim + d), b = kit_get(&f->p.s.b, j * c->dim + d);
             f->want[1][i * c->dim + d] += dx * b, f->bound[1][i * c->dim + d] += e * fabs(b);
@@ -278,7 +297,8 @@ static void expect(struct kit_listed *f)
 {
     const struct kit_listed_case *c = &f->c;
     int64_t all = c->cols + c->pad, size[4] = {c->rows, c->rows * c->dim, all * c->dim, all};
-    struct row w = {room(all, 8), room(all, 8), room(all, 8), room(all, 8), room(all, 8), room(all, 1), 0, 0, 0};
+    struct row w = {
+        room(all, 8), room(all, 8), room(all, 8), room(all, 8), room(all, 8), room(all, 8), room(all, 1), 0, 0, 0};
     double weights = 0, sum = 0, slack = 0;
     for (int k = 0; k < 4; k++) f->want[k] = room(size[k], 8), f->bound[k] = room(size[k], 8);
     for (int64_t i = 0; i < c->rows; i++) weights += weight_of(f, i);
@@ -295,6 +315,7 @@ static void expect(struct kit_listed *f)
             for (int64_t j = 0; j < c->cols; j++) w.dz[j] *= f->labels.kl_weight;
         }
         f->want[0][i] = loss, f->bound[0][i] = 2e-6 * fabs(loss) + 1e-6 + 2 * 0x1p-24 * w.largest;
+        f->bound[0][i] *= f->device ? 3 : 1;
         sum += g * loss, slack += fabs(g) * f->bound[0][i];
         add_gradients(f, i, g, &w);
     }
@@ -304,12 +325,62 @@ static void expect(struct kit_listed *f)
         for (int64_t i = 0; i < size[k]; i += row[k]) {
             double most = 0;
             for (int64_t d = 0; d < row[k]; d++) most = fmax(most, fabs(f->want[k][i + d]));
-            for (int64_t d = 0; d < row[k]; d++) f->bound[k][i + d] += 5e-6 * most + 1e-30;
+            for (int64_t d = 0; d < row[k]; d++) f->bound[k][i + d] += (f->device ? 3 : 1) * 5e-6 * most + 1e-30;
         }
-    free(w.z), free(w.chain), free(w.p), free(w.dz), free(w.sensitivity), free(w.on);
+    free(w.z), free(w.chain), free(w.p), free(w.dz), free(w.sensitivity), free(w.parts), free(w.on);
 }
 
 /* --------------------------------------------------------------------------------------------------- ways --- */
+
+static size_t bytes_of(const struct skl_tensor *t)
+{
+    return (size_t)kit_count(t) * kit_element_size(t->dtype);
+}
+
+/* The tensor as the call gets it: on the device a copy, of an output one that nobody has written. */
+static struct skl_tensor there(struct kit_listed *f, struct skl_tensor t, int is_input)
+{
+    if (!f->device || !t.data)
+        return t;
+    void *p = f->device->get(bytes_of(&t) + 1);
+    if (is_input)
+        f->device->send(p, t.data, bytes_of(&t));
+    else
+        f->device->spoil(p, bytes_of(&t));
+    f->there[f->there_count++] = p;
+    t.data = p;
+    return skl_on_cuda(t, 0);
+}
+
+/* What the call wrote comes back, and the device's memory is given back. */
+static void bring_back(struct kit_listed *f, const struct skl_tensor *out, const struct skl_tensor *from, int count)
+{
+    if (!f->device)
+        return;
+    f->device->wait();
+    for (int k = 0; k < count; k++)
+        if (out[k].data)
+            f->device->fetch(out[k].data, from[k].data, bytes_of(&out[k]));
+    while (f->there_count) f->device->put_back(f->there[--f->there_count]);
+}
+
+/* The problem with what a device is given of it, to which its members point. */
+struct given {
+    struct skl_problem p;
+    struct skl_listed listed;
+    struct skl_labels labels;
+};
+
+static void give(struct kit_listed *f, struct given *g)
+{
+    *g = (struct given){f->p, f->listed, f->labels};
+    g->p.s.a = there(f, g->p.s.a, 1), g->p.s.b = there(f, g->p.s.b, 1), g->p.s.bias = there(f, g->p.s.bias, 1);
+    g->p.weight = there(f, g->p.weight, 1);
+    g->listed.ids = there(f, g->listed.ids, 1), g->listed.logprobs = there(f, g->listed.logprobs, 1);
+    g->listed.tail_logprob = there(f, g->listed.tail_logprob, 1);
+    g->labels.ids = there(f, g->labels.ids, 1);
+    g->p.listed = &g->listed, g->p.labels = f->p.labels ? &g->labels : NULL;
+}
 
 static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
 {
@@ -319,32 +390,44 @@ static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
         f->out[k] = f->out[k] ? f->out[k] : room(size[k], 4);
         memset(f->out[k], 0xFF, (size_t)size[k] * 4);
     }
-    f->value = NAN, f->p.workspace_limit = 0;
+    /* loss, da, db, dbias, value; what a backward needs: m_rest, l_rest, l1_s, m_s */
+    int swept = f->listed.tail != SKL_TAIL_RENORMALISE || c->labels;
+    struct skl_tensor none = {0}, out[] = {skl_vector(SKL_F32, f->out[0], c->rows),
+                                           skl_matrix(SKL_F32, f->out[1], c->rows, c->dim),
+                                           skl_matrix(SKL_F32, f->out[2], all, c->dim),
+                                           c->bias ? skl_vector(SKL_F32, f->out[3], all) : none,
+                                           skl_vector(SKL_F32, (float *)&f->value, 2),
+                                           swept ? skl_vector(SKL_F32, f->out[4], c->rows) : none,
+                                           swept ? skl_vector(SKL_F32, f->out[4] + c->rows, c->rows) : none,
+                                           c->labels ? skl_vector(SKL_F32, f->out[4] + 2 * c->rows, c->rows) : none,
+                                           c->labels ? skl_vector(SKL_F32, f->out[4] + 3 * c->rows, c->rows) : none};
+    enum { OUTPUTS = sizeof out / sizeof *out };
+    struct skl_tensor at[OUTPUTS];
+    struct given g;
+    enum skl_status status;
+    f->value = NAN;
+    give(f, &g);
+    for (int k = 0; k < OUTPUTS; k++) at[k] = there(f, out[k], 0);
     struct skl_outputs value = skl_no_outputs(), grads = skl_no_outputs();
-    value.value = &f->value, value.loss = skl_vector(SKL_F32, f->out[0], c->rows);
-    grads.s.a = skl_matrix(SKL_F32, f->out[1], c->rows, c->dim);
-    grads.s.b = skl_matrix(SKL_F32, f->out[2], all, c->dim);
-    if (c->bias)
-        grads.s.bias = skl_vector(SKL_F32, f->out[3], all);
+    value.value = at[4].data, value.loss = at[0];
+    grads.s.a = at[1], grads.s.b = at[2], grads.s.bias = at[3];
     if (way == KIT_LISTED_BACKWARD) {
-        if (f->listed.tail != SKL_TAIL_RENORMALISE || c->labels)
-            value.m_rest = skl_vector(SKL_F32, f->out[4], c->rows),
-            value.l_rest = skl_vector(SKL_F32, f->out[4] + c->rows, c->rows);
-        if (c->labels)
-            value.l1_s = skl_vector(SKL_F32, f->out[4] + 2 * c->rows, c->rows),
-            value.m_s = skl_vector(SKL_F32, f->out[4] + 3 * c->rows, c->rows);
-        enum skl_status status = skl_value(&f->p, &value);
+        value.m_rest = at[5], value.l_rest = at[6], value.l1_s = at[7], value.m_s = at[8];
+        status = skl_value(&g.p, &value);
         value.value = NULL;
-        return status ? status : skl_backward(&f->p, &value, &grads);
+        status = status ? status : skl_backward(&g.p, &value, &grads);
+    } else {
+        value.s = grads.s;
+        for (size_t bytes = 1; way == KIT_LISTED_RECOMPUTE && g.p.workspace_limit == 0; bytes *= 2) {
+            size_t needed;
+            g.p.workspace_limit = bytes;
+            if (skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &g.p, &value, &needed) != SKL_OK && bytes < (size_t)1 << 40)
+                g.p.workspace_limit = 0;
+        }
+        status = skl_value_and_grad(&g.p, &value);
     }
-    value.s = grads.s;
-    for (size_t bytes = 1; way == KIT_LISTED_RECOMPUTE && f->p.workspace_limit == 0; bytes *= 2) {
-        size_t needed;
-        f->p.workspace_limit = bytes;
-        if (skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &f->p, &value, &needed) != SKL_OK && bytes < (size_t)1 << 40)
-            f->p.workspace_limit = 0;
-    }
-    return skl_value_and_grad(&f->p, &value);
+    bring_back(f, out, at, OUTPUTS);
+    return status;
 }
 
 static double used(double got, double want, double bound)

@@ -6,10 +6,13 @@
  *   the loss of a row     2e-6 |x| + 1e-6, and two roundings of a logit
  *   a row of a gradient   5e-6 of its largest entry, and what one rounding of every logit and its LSE may do to it:
  *                         3 sum_j 2^-24 (1 + largest |z|) sensitivity_j |operand_j|; with the tiles of AMX 2^-17 |dx_j operand_j| more
+ *
+ * On a device three times that, and where dx is rounded to 16 bits before its products, half a unit of each dx_j, 2^-8 or 2^-11 of it.
  */
 #ifndef KIT_LISTED_H
 #define KIT_LISTED_H
 
+#include "memory.h"
 #include "random.h"
 
 #include <streamkl/streamkl.h>
@@ -40,9 +43,10 @@ struct kit_listed_case {
  */
 struct kit_listed_case kit_random_listed(struct kit_random *r, int kind);
 
-/* A case with its memory. */
+/* A case with its memory. device: where calls run; NULL: on the CPU. */
 struct kit_listed;
-struct kit_listed *kit_build_listed(const struct kit_listed_case *c, struct kit_random *r);
+struct kit_listed *kit_build_listed(const struct kit_listed_case *c, struct kit_random *r,
+                                    const struct kit_device *device);
 void kit_destroy_listed(struct kit_listed *f);
 struct skl_problem *kit_listed_problem(struct kit_listed *f);
 

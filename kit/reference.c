@@ -416,6 +416,8 @@ static void add_labels(const struct skl_problem *p, int64_t row, int64_t lo, int
     for (int64_t j = 0; j < n; j++) {
         P->dz[j] *= p->labels->kl_weight;
         Q->dz[j] = p->labels->kl_weight * Q->dz[j] + T * dz[j];
+        if (out->grad_x_labels)
+            out->grad_x_labels[lo + j] = T * dz[j] * Q->slope[j];
     }
     for (int64_t j = 0; out->log_q1 && label >= 0 && j < n; j++) out->log_q1[lo + j] = z[j] - out->lse1_s;
     out->m_s = largest, out->l_s = 1, out->l1_s = 1; /* which ones is the engine's own affair: kit_open */
@@ -433,6 +435,7 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     fill(out->log_q1, columns, -INFINITY);
     fill(out->grad_a_s, width(&p->s), 0), fill(out->grad_a_t, width(&p->t), 0);
     fill(out->grad_x_s, columns, 0), fill(out->grad_x_t, columns, 0);
+    fill(out->grad_x_labels, columns, 0);
     fill(out->log_q, columns, -INFINITY), fill(out->log_p, columns, -INFINITY);
     out->log_sink_q = out->log_sink_p = -INFINITY, out->grad_sink_s = out->grad_sink_t = 0;
     int nothing = !kit_sinks(p) && (lo >= hi || !hide(p, row, lo, hi - lo, NULL)); /* lists have no sinks */

@@ -30,6 +30,7 @@ struct skl_reference_row {
 #undef ROW
     double *grad_a_s, *grad_a_t;     /* [D]: gradient of g loss with respect to a's row */
     double *grad_x_s, *grad_x_t;     /* [columns]: with respect to x = <a, b> + bias */
+    double *grad_x_labels;           /* [columns]: of grad_x_s, what labels add to it */
     double *log_q, *log_p;           /* [columns]: log-probabilities, -inf where there is no mass */
     double *log_q1;                  /* [columns]: the student's at temperature 1, of a row with a label */
     double lse1_s, lse1_t;           /* LSEs at temperature 1, of such a row */

@@ -46,14 +46,11 @@ enum skl_status skl_check_listed_entries(const struct skl_problem *p, const stru
 
 static enum skl_status check_place(const struct skl_problem *p)
 {
-    const void *l = p->listed;
     if (p->use != SKL_LINEAR)
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p: it is for linear problems", l);
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use listed = %p: it is for linear problems", (const void *)p->listed);
     if (p->begin.data || p->end.data)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: a listed teacher's rows see all columns",
                         p->begin.data ? "begin" : "end", p->begin.data ? p->begin.data : p->end.data);
-    if (p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use listed = %p on CUDA: listed teachers are for the CPU", l);
     return SKL_OK;
 }
 

@@ -12,7 +12,7 @@ static void random_cases(int kind, int cases)
             if (!skl_isa_available((enum skl_isa)isa))
                 continue;
             c.isa = isa;
-            struct kit_listed *f = kit_build_listed(&c, &same);
+            struct kit_listed *f = kit_build_listed(&c, &same, NULL);
             for (int way = 0; way < KIT_LISTED_WAYS; way++) {
                 struct kit_listed_outcome o = kit_run_listed(f, (enum kit_listed_way)way);
                 CHECK(kit_listed_right(&o),
@@ -93,9 +93,6 @@ static void border(void)
     REFUSED(bad.tail_logprob = skl_vector(SKL_F32, rest, ROWS), "listed.tail_logprob[1] = 0.1");
     p.use = SKL_ATTENTION;
     CHECK_STATUS(skl_value(&p, &out), SKL_BAD_ARGUMENT);
-    p = good;
-    p.s.a = skl_on_cuda(x, 0);
-    refused("listed teachers are for the CPU", &p, &out, SKL_UNSUPPORTED);
     p = good, p.listed = NULL;
     refused("t.a", &p, &out, SKL_BAD_ARGUMENT);
     struct skl_state state[ROWS];

@@ -79,16 +79,21 @@ static void check_way(struct checker *checker, struct kit_fixture *f, int unit, 
     }
 }
 
+/* Does this unit run where the cases are, and is it asked for? */
+static int unit_runs(int unit, int device, int only_isa)
+{
+    if (device == SKL_CUDA || unit == ON_CUDA)
+        return device == SKL_CUDA && unit == ON_CUDA;
+    return skl_isa_available((enum skl_isa)unit) && (only_isa == SKL_ISA_BEST || only_isa == unit);
+}
+
 static void check_one(struct checker *checker, const struct kit_case *c, int device, int only_isa, struct kit_random *r)
 {
     struct kit_fixture f;
     kit_build(&f, c, memory_of(device), r);
     kit_expect(&f);
     for (int unit = SKL_ISA_BASELINE; unit < UNITS && kit_determined(&f.p); unit++) {
-        int wanted = device == SKL_CUDA ? unit == ON_CUDA
-                                        : unit < ISAS && skl_isa_available((enum skl_isa)unit) &&
-                                              (only_isa == SKL_ISA_BEST || only_isa == unit);
-        for (int way = 0; wanted && way < KIT_WAYS; way++)
+        for (int way = 0; unit_runs(unit, device, only_isa) && way < KIT_WAYS; way++)
             if (way != KIT_SLICES || kit_in_slices(c))
                 check_way(checker, &f, unit, (enum kit_way)way);
     }
@@ -127,35 +132,36 @@ struct listed_group {
     int cases, failures;
     double used[KIT_LISTED_RESULTS];
 };
-static struct listed_group listed_groups[ISAS][KIT_LISTED_KINDS][KIT_LISTED_WAYS];
+static struct listed_group listed_groups[UNITS][KIT_LISTED_KINDS][KIT_LISTED_WAYS];
 
-static void check_listed_way(struct checker *checker, struct kit_listed *f, int isa, int kind, int way)
+static void check_listed_way(struct checker *checker, struct kit_listed *f, int unit, int kind, int way)
 {
-    struct listed_group *group = &listed_groups[isa][kind][way];
+    struct listed_group *group = &listed_groups[unit][kind][way];
     struct kit_listed_outcome o = kit_run_listed(f, (enum kit_listed_way)way);
     int right = kit_listed_right(&o);
     for (int k = 0; k < KIT_LISTED_RESULTS; k++) group->used[k] = fmax(group->used[k], o.used[k]);
     group->cases++, checker->runs++;
     group->failures += !right;
     if (!right && checker->failures++ < 10)
-        printf("FAILED %s listed, %s, %s: %s\n", skl_isa_name((enum skl_isa)isa), kit_listed_kind_names[kind],
+        printf("FAILED %s listed, %s, %s: %s\n", unit_name(unit), kit_listed_kind_names[kind],
                kit_listed_way_names[way], o.status ? skl_last_error() : "out of its bound");
 }
 
-static void check_listed(struct checker *checker, int64_t seed, int64_t cases, int only_isa, int64_t threads)
+static void check_listed(struct checker *checker, int64_t seed, int64_t cases, int device, int only_isa,
+                         int64_t threads)
 {
     for (int64_t n = 0; n < cases * KIT_LISTED_KINDS; n++) {
         struct kit_random r = {(uint64_t)seed * 1000033 + (uint64_t)n};
         int kind = (int)(n % KIT_LISTED_KINDS);
         struct kit_listed_case c = kit_random_listed(&r, kind);
         c.threads = threads ? (int)threads : c.threads;
-        for (int isa = SKL_ISA_BASELINE; isa < ISAS; isa++) {
+        for (int unit = SKL_ISA_BASELINE; unit < UNITS; unit++) {
             struct kit_random same = r;
-            if (!skl_isa_available((enum skl_isa)isa) || (only_isa != SKL_ISA_BEST && only_isa != isa))
+            if (!unit_runs(unit, device, only_isa))
                 continue;
-            c.isa = isa;
-            struct kit_listed *f = kit_build_listed(&c, &same);
-            for (int way = 0; way < KIT_LISTED_WAYS; way++) check_listed_way(checker, f, isa, kind, way);
+            c.isa = unit == ON_CUDA ? SKL_ISA_BEST : unit;
+            struct kit_listed *f = kit_build_listed(&c, &same, memory_of(device)->device);
+            for (int way = 0; way < KIT_LISTED_WAYS; way++) check_listed_way(checker, f, unit, kind, way);
             kit_destroy_listed(f);
         }
     }
@@ -167,14 +173,14 @@ static void print_listed(void)
     printf("\n%-9s %-20s %-11s %5s ", "isa", "listed teacher", "way", "cases");
     for (int k = 0; k < KIT_LISTED_RESULTS; k++) printf(" %10s", names[k]);
     printf("   worst, of its bound\n");
-    for (int isa = 0; isa < ISAS; isa++)
+    for (int unit = 0; unit < UNITS; unit++)
         for (int kind = 0; kind < KIT_LISTED_KINDS; kind++)
             for (int way = 0; way < KIT_LISTED_WAYS; way++) {
-                const struct listed_group *g = &listed_groups[isa][kind][way];
+                const struct listed_group *g = &listed_groups[unit][kind][way];
                 if (!g->cases)
                     continue;
-                printf("%-9s %-20s %-11s %5d ", skl_isa_name((enum skl_isa)isa), kit_listed_kind_names[kind],
-                       kit_listed_way_names[way], g->cases);
+                printf("%-9s %-20s %-11s %5d ", unit_name(unit), kit_listed_kind_names[kind], kit_listed_way_names[way],
+                       g->cases);
                 for (int k = 0; k < KIT_LISTED_RESULTS; k++) printf(" %10.2g", g->used[k]);
                 printf("%s\n", g->failures ? "  FAILED" : "");
             }
@@ -212,14 +218,17 @@ int command_check(int argc, char **argv)
     for (int k = 0; k < all; k++) {
         struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
         int mixed = k % KIT_DIVERGENCE_COUNT == SKL_FORWARD_KL && kit_chance(&r, 2);
-        int labelled = device == SKL_CPU && !mixed && kit_chance(&r, 3);
+        int labelled = !mixed && kit_chance(&r, 3);
         int sunk = device == SKL_CPU && !mixed && !labelled && kit_chance(&r, 3);
-        struct kit_case c = device == SKL_CUDA ? mixed ? kit_random_device_mixture(&r) : kit_random_device_case(&r)
-                            : mixed ? kit_random_mixture(&r)
-                            : labelled         ? kit_random_labels(&r)
-                            : sunk             ? kit_random_sinks(&r)
-                                               : kit_random_case(&r);
+        struct kit_case c = mixed && device == SKL_CUDA ? kit_random_device_mixture(&r)
+                            : mixed                     ? kit_random_mixture(&r)
+                            : labelled                  ? kit_random_labels(&r)
+                            : sunk                      ? kit_random_sinks(&r)
+                            : device == SKL_CUDA        ? kit_random_device_case(&r)
+                                                        : kit_random_case(&r);
         mixed |= c.mix || c.map || c.lses;
+        if (device == SKL_CUDA && labelled)
+            kit_for_device(&c, &r);
         if (!mixed && !c.alone)
             kit_set_divergence(&c, k % KIT_DIVERGENCE_COUNT);
         c.threads = threads ? (int)threads : (int)kit_between(&r, 1, 3);
@@ -231,12 +240,10 @@ int command_check(int argc, char **argv)
             return EXIT_INTERRUPTED;
         }
     }
-    if (device == SKL_CPU)
-        check_listed(&checker, seed, cases, isa, threads);
+    check_listed(&checker, seed, cases, device, isa, threads);
     progress_end(&progress);
     print_table(&checker);
-    if (device == SKL_CPU)
-        print_listed();
+    print_listed();
     printf("\n%s: %d of %d runs out of bound, seed %lld, %.1f s\n", checker.failures ? "FAILED" : "passed",
            checker.failures, checker.runs, (long long)seed, now() - begin);
     return checker.failures ? EXIT_WRONG : 0;

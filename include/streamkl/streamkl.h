@@ -189,8 +189,9 @@ enum skl_tail {
     SKL_TAIL_TEACHER = 3      /* the teacher has no mass there: p / sum_S p against q over all columns */
 };
 
-/* A teacher as lists of columns and their log-probabilities, in place of t.a and t.b; linear problems on the CPU, forward KL,
- * and reverse KL with SKL_TAIL_BUCKET and SKL_TAIL_RENORMALISE. A row whose list is empty is as a row without columns. */
+/* A teacher as lists of columns and their log-probabilities, in place of t.a and t.b; linear problems, forward KL,
+ * and reverse KL with SKL_TAIL_BUCKET and SKL_TAIL_RENORMALISE. A row whose list is empty is as a row without columns.
+ * CUDA does not look at the lists: an id that is neither a column nor -1 gives NaN in its row, a sum above 1 counts as 1. */
 struct skl_listed {
     size_t struct_size;         /* sizeof(struct skl_listed) */
     struct skl_tensor ids;      /* i32 or i64, [.., K] over the rows: columns in any order, -1: an empty slot */
@@ -314,7 +315,7 @@ struct skl_problem {
      * off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as good as f32's. */
     int64_t round_dz;
 
-    const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end, nor on CUDA */
+    const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end */
 
     /* Attention, on the CPU: the student's keys are blocks of so many keys of the teacher, the last perhaps shorter: s.b has
      * ceil(M / pool_block) rows. The teacher's logit of a block is that of its largest key, or the LSE of its keys; of those that the
@@ -372,7 +373,7 @@ struct skl_outputs {
     struct skl_tensor m_s, m_t, l_s, l_t;
 
     /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and skl_finish;
-     * CUDA has no top1, rank, jsd, tv and mass. */
+     * on CUDA each of entropy, reverse, jsd, tv, top1 and rank is a sweep more. */
     struct skl_tensor kl;                   /* the divergence alone, not weighted */
     struct skl_tensor ce;                   /* the cross-entropy alone, not weighted; 0 for an ignored label */
     struct skl_tensor entropy_s, entropy_t; /* at the temperature of the divergence */

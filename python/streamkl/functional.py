@@ -296,7 +296,7 @@ def linear_topk_kl(
     weight, bias_s, scale_s, softcap_s, columns, reduction, num_items, threads, isa, workspace_limit, skip_below: as in
         linear_kl.
 
-    The lists get no gradient. On the CPU; CUDA tensors are refused.
+    The lists get no gradient. On CUDA they are not looked at: an id that is neither a column nor -1 makes its token NaN.
     """
     if labels is None:
         refuse_without_labels(options)

@@ -24,6 +24,12 @@ struct skl_gpu_vector {
     int32_t dtype, reserved;
 };
 
+/* 'count' integers for each row, i32 or i64, 'step' apart. */
+struct skl_gpu_ids {
+    struct skl_gpu_vector rows;
+    int64_t count, step;
+};
+
 /* The score x = cap tanh(inner (<a, b> + bias)) under a softcap, x = inner (<a, b> + bias) without one (inner is then 1
  * or -1: the sign of the scale). factor x is the logit in base 2; factor is positive. */
 struct skl_gpu_side {
@@ -65,13 +71,24 @@ struct skl_gpu_factors {
     float r; /* weight / largest |weight| */
 };
 
+/* A side's largest score of a row, the first column that has it, and the other side's score there; or, in 'column', how
+ * many scores are above a limit. */
+struct skl_gpu_top {
+    float x, there;
+    int32_t column;
+};
+
 /* forward_*, stream_*_kl and _jsd, plain_kl, _jsd and _second: gridDim.y = splits of the columns. */
 struct skl_gpu_forward {
     struct skl_gpu_problem problem;
     float *state; /* [splits][SKL_STATES][rows]; a second sweep: its two sums in l_P and l_Q */
     const struct skl_gpu_reference *references; /* a second sweep: [rows] */
-    int32_t split_columns; /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
-    int32_t form;          /* enum skl_form, for plain_second */
+    int32_t split_columns;    /* split s has the columns from s x split_columns on; a multiple of every kernel's tile */
+    int32_t form;             /* enum skl_form, for plain_second */
+    struct skl_gpu_top *tops; /* *_top: [slots][2][rows], slots as those of 'state' */
+    const float *limits;      /* ... [2][rows]: count the scores above them instead. NULL: find the largest */
+    const int32_t *listed; /* *_rest: [rows][room + 1], the columns to be left out, ascending, INT32_MAX behind them */
+    int32_t room, reserved;
 };
 
 /* Which formula turns logits into dz of side x. */
@@ -209,7 +226,8 @@ struct skl_gpu_labels {
     struct skl_gpu_vector weight; /* the rows', as given; data NULL: none are */
     const struct skl_gpu_range *range;
     int64_t rows, ignore;
-    int32_t heads, n, columns, teacher; /* teacher: there is one */
+    int32_t heads, n, columns, teacher; /* teacher: there is one with scores */
+    int32_t diverges, reserved;         /* there is a divergence */
     double label_weight, kl_weight, lse_weight, smoothing, z_loss;
     double temperature, unit[2]; /* unit: logit at the divergence's temperature / score */
     struct skl_gpu_side side[2];
@@ -242,16 +260,82 @@ struct skl_gpu_label_entries {
     struct skl_gpu_labels labels;
     struct skl_gpu_slab slab; /* whose factors have hot in c */
     int32_t how, reserved;    /* enum skl_gpu_label_dz */
+    double norm;              /* that of label_factors */
 };
 
 /* put_detail: of a sweep's complete states, P being the teacher's place in struct skl_state. */
-enum skl_gpu_detail { SKL_DETAIL_ENTROPY, SKL_DETAIL_KL };
+enum skl_gpu_detail { SKL_DETAIL_ENTROPY, SKL_DETAIL_KL, SKL_DETAIL_JSD, SKL_DETAIL_TV };
 
 struct skl_gpu_put_detail {
     const struct skl_state *state; /* [rows] */
     int64_t rows;
     int32_t heads, n, detail, reserved;
     struct skl_gpu_vector to;
+};
+
+/* put_tops: of what a sweep of tops left, the largest scores' columns and where the other side has them (limits), or counts. */
+struct skl_gpu_put_tops {
+    const struct skl_gpu_top *tops; /* [slots][2][rows] */
+    float *limits;                  /* [2][rows]; NULL: they are counts */
+    int64_t rows;
+    int32_t heads, n, slots, reserved;
+    struct skl_gpu_vector to[2]; /* of each side: top1, or rank; i32 */
+};
+
+/* put_masses: the mass of some columns of a row, a dot product each. */
+struct skl_gpu_put_masses {
+    struct skl_gpu_side side;
+    struct skl_gpu_ids ids;
+    const struct skl_gpu_range *range;
+    int64_t rows;
+    int32_t heads, n, columns, reserved;
+    double unit;
+    struct skl_gpu_vector m, l, to;
+};
+
+/* A listed column: its score, and dz times the softcap's derivative. */
+struct skl_gpu_entry {
+    float x, dz;
+};
+
+/* What is known of a row's list. rest: log of the teacher's mass off it, mass: the teacher's in all; LSE over the columns that
+ * count = m + log_l; off it m_rest, l_rest and log_q_rest; the divergence, and dz of the category off the list. */
+struct skl_gpu_list {
+    double rest, mass, m, log_l, m_rest, l_rest, log_q_rest, d, off;
+};
+
+/* sort_lists, score_lists, finish_lists. Of the student: m, l and lse are over all columns. */
+struct skl_gpu_lists {
+    struct skl_gpu_ids ids;
+    struct skl_gpu_matrix logprobs;
+    struct skl_gpu_vector rest; /* data NULL: 1 - sum */
+    struct skl_gpu_range *range;
+    int64_t rows;
+    int32_t heads, n, columns, room; /* room: a power of two, for the entries of a list */
+    int32_t tail, reverse;
+    double power, unit, per_unit; /* per_unit: 1 / unit */
+    struct skl_gpu_side side;     /* the student */
+    int32_t *column;              /* [rows][room + 1] */
+    double *logp;                 /* [rows][room] */
+    struct skl_gpu_entry *entry;
+    struct skl_gpu_list *list;              /* [rows] */
+    const struct skl_state *states;         /* [rows]: the student off the lists. NULL: saved, or not wanted */
+    struct skl_gpu_vector saved_m, saved_l; /* the same, as a value wrote it */
+    double *loss;                           /* [rows]; NULL: not wanted */
+    struct skl_gpu_vector lse, m, l, m_rest, l_rest, row_loss;
+};
+
+/* list_factors, put_list_entries, list_da, list_db. */
+struct skl_gpu_list_grad {
+    struct skl_gpu_lists lists;
+    struct skl_gpu_vector weight; /* data NULL: all 1 */
+    const struct skl_gpu_scalars *scalars;
+    double kl_weight, norm, chain; /* norm: that of label_factors */
+    struct skl_gpu_reference *references;
+    struct skl_gpu_factors *factors;
+    struct skl_gpu_matrix grad_a, grad_b;
+    struct skl_gpu_vector grad_bias;
+    struct skl_gpu_slab slab;
 };
 
 /* convert: rows first .. first + rows - 1 of every head of a matrix = f32 sums [batch x heads][rows][dim]; NULL: 0. */

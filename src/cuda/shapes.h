@@ -42,6 +42,10 @@
 #define SKL_PLAIN_TILE 64
 #define SKL_PLAIN_THREADS 256
 
+/* list_db: columns, and entries of them, of a block */
+#define SKL_LIST_COLUMNS 16
+#define SKL_LIST_ENTRIES 256
+
 /* Every split of the columns and every slab is a multiple of this: of all tiles above. */
 #define SKL_COLUMN_UNIT 128
 #define SKL_ROW_UNIT 128

@@ -5,8 +5,8 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_exact, test_plan, test_rounding and test_labels from the same directory are run. Of label_kernels
-test_labels alone. FILTER: part of a unit's name or of
+When it passes, test_exact, test_plan, test_rounding, test_labels, test_details and test_lists from the same directory are
+run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -147,21 +147,70 @@ MUTANTS = [
     ('label_kernels.cu', 'label_kernels', 'id < 0 || id >= l.columns', 'id < 0', 'a label behind the last column'),
     ('label_kernels.cu', 'label_kernels', 'l.weight.data ? row_value(l.weight, row, l.heads, l.n) :', '',
      'weights beside labels'),
-    ('label_kernels.cu', 'label_kernels', 'for (int step = 16; step', 'for (int step = 8; step', "half of a label's score"),
-    ('label_kernels.cu', 'label_kernels', 'x += element(s.bias.data', 'x -= element(s.bias.data', "the label's bias"),
-    ('label_kernels.cu', 'label_kernels', 's.cap * tanhf(s.inner * x)', 's.inner * x', "the softcap of the label's score"),
+    ('scores.cuh', 'label_kernels', 'for (int step = 16; step', 'for (int step = 8; step', "half of a label's score"),
+    ('scores.cuh', 'label_kernels', 'x += element(s.bias.data', 'x -= element(s.bias.data', "the label's bias"),
+    ('scores.cuh', 'label_kernels', 's.cap * tanhf(s.inner * x)', 's.inner * x', "the softcap of the label's score"),
+    ('label_kernels.cu', 'label_kernels', 'only ? lse : ', '', "the only column's logit"),
+    ('label_kernels.cu', 'label_kernels', 'dz = only_dz(args, row);', ';', "dz of the only column"),
+    ('label_kernels.cu', 'label_kernels', 'l.diverges && work', 'work && false', 'the divergence beside labels'),
     ('label_kernels.cu', 'label_kernels', 's.m_s - s.acc_t / s.l_t', 's.m_s + s.acc_t / s.l_t', 'the sign of mean z'),
     ('label_kernels.cu', 'label_kernels', 'l.lse_weight != 0 && labelled', 'l.lse_weight != 0', 'LSE of an ignored label'),
-    ('label_kernels.cu', 'label_kernels', 'log(p.l) - p.acc / p.l', 'log(p.l)', 'the moment of an entropy'),
     ('label_kernels.cu', 'label_kernels', '(1 + 2 * l.z_loss * lse)', '(1 + l.z_loss * lse)', "z_loss's slope"),
     ('label_kernels.cu', 'label_kernels', 'f.r *= (float)(l.kl_weight / args.norm)', 'f.r *= (float)(1 / args.norm)',
      "the divergence's weight in dz"),
     ('label_kernels.cu', 'label_kernels', 'mass_of((l.kl_weight + own) / args.norm)', 'mass_of(l.kl_weight / args.norm)',
      "q's mass beside a KL"),
-    ('label_kernels.cu', 'label_kernels', 'dz - f.c', 'dz', "the label's own entry"),
+    ('label_kernels.cu', 'label_kernels', 'other, x) - f.c', 'other, x)', "the label's own entry"),
     ('label_kernels.cu', 'label_kernels', 'mass_of(sign * flat)', 'SKL_NO_MASS', "smoothing's mass"),
     ('label_kernels.cu', 'label_kernels', 'sign * l.temperature / args.norm', 'sign / args.norm', "labels' temperature"),
+    # Details
+    ('detail_kernels.cu', 'detail_kernels', 'log(p.l) - p.acc / p.l', 'log(p.l)', 'the moment of an entropy'),
+    ('detail_kernels.cu', 'detail_kernels', '(p.acc + q.acc) / 2', 'p.acc', 'the second half of a JSD'),
+    ('detail_kernels.cu', 'detail_kernels', 't.x == best.x && t.column < best.column', 'false', 'a tie between splits'),
+    ('detail_kernels.cu', 'detail_kernels', 'args.limits[(1 - side) * args.rows + row]', 'args.limits[side * args.rows + row]',
+     "the other side's score"),
+    ('detail_kernels.cu', 'detail_kernels', 'id < -1 || id >= args.columns ? NAN', 'false ? NAN', 'the mass of no column'),
+    ('detail_kernels.cu', 'detail_kernels', 'id >= r.lo && id < r.hi', 'id >= 0 && id < args.columns',
+     'the mass of a column that the row does not see'),
+    ('detail_kernels.cu', 'detail_kernels', '(float)sum / l : 0', '(float)sum : 0', 'a mass is not divided'),
+    ('top.cuh', 'sweep_any', 'x[side][j] > top.x', 'x[side][j] >= top.x', 'a tie within a lane'),
+    ('top.cuh', 'sweep_wide_bf16', 'x[side][j] > top.x', 'x[side][j] >= top.x', 'a tie within a lane'),
+    ('top.cuh', 'sweep_wide_bf16', 'other.x == best.x && other.column < best.column', 'false', 'a tie between lanes'),
+    ('top.cuh', 'sweep_any', 'x[1 - side][j]', 'x[side][j]', "the other side's score"),
+    # Lists
+    ('list_kernels.cu', 'list_kernels', 'logp = log_sum(logp, logp_of(keys[i]))', 'logp = logp_of(keys[i])',
+     'the mass of a column that is listed twice'),
+    ('list_kernels.cu', 'list_kernels', 'k == 0 || column[k - 1] != column[k]', 'true', 'equal columns are listed twice'),
+    ('list_kernels.cu', 'list_kernels', '(i & size) == 0', 'true', 'the sort'),
+    ('list_kernels.cu', 'list_kernels', '!own && n < l.columns;', '!own;', 'a rest where every column is listed'),
+    ('list_kernels.cu', 'list_kernels', 'of_first(power * rest)', 'of_first(rest)', "the rest's temperature"),
+    ('list_kernels.cu', 'list_kernels', 'wrong ? NAN : to.mass', 'to.mass', 'an id that is no column'),
+    ('list_kernels.cu', 'list_kernels', 'l.range[list.row] = {0, 0};', ';', 'rows that list nothing'),
+    ('list_kernels.cu', 'list_kernels', 'renormalise ? on : all', 'all', 'renormalise over all columns'),
+    ('list_kernels.cu', 'list_kernels', 'r.l_rest * exp(r.m_rest - r.m)', 'r.l_rest', 'the rest under another m'),
+    ('list_kernels.cu', 'list_kernels', 'row.mass * q - exp(log_p)', 'q - exp(log_p)', "the teacher's mass in dz"),
+    ('list_kernels.cu', 'list_kernels', '(log_q - log_p - row.d)', '(log_q - log_p)', 'the mean of a reverse KL'),
+    ('list_kernels.cu', 'list_kernels', 'r.off < 0 ? -share : share', 'share', 'the sign off the list'),
+    ('list_kernels.cu', 'list_kernels', ' - log2(r.l_rest)', '', 'l off the list'),
+    ('list_kernels.cu', 'list_kernels', '(1 - (double)tanh * tanh)', '1', 'the softcap of an entry'),
+    ('list_kernels.cu', 'list_kernels', 'scale * list.entry[k].dz);', 'list.entry[k].dz);', "a row's weight (entries)"),
+    ('list_kernels.cu', 'list_kernels', 'place[i]; list.column[k] < last', 'place[i] + 1; list.column[k] < last',
+     'db without its first entry'),
+    ('list_kernels.cu', 'list_kernels', 'meet(); /* the last rows are done with */', ';', 'places of the next rows'),
+    ('list_kernels.cu', 'list_kernels', '__syncthreads(); /* the last sum has been read */', ';', 'the next sum'),
+    ('rest.cuh', 'sweep_wide_bf16', 'at[j] == column ? -INFINITY : x[j]', 'x[j]', 'listed columns are not left out'),
+    ('rest.cuh', 'sweep_any', 'column = *++s.next', 'column = (++s.next, *s.next + 1)', 'the column behind a listed one'),
+    ('rest.cuh', 'sweep_any', 'column[middle] < first', 'false', 'the list of a later split'),
+    ('rest.cuh', 'sweep_wide_bf16', 'move_rest(s, m, factor), move_rest(other, m, factor);', 's.m = m;',
+     'lanes under different m'),
+    # A mixture that is nearly one side
+    ('divergence.cuh', 'sweep_any', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
+    ('divergence.cuh', 'sweep_wide_bf16', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
 ]
+
+# What sees a mutant of these first, or alone.
+OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
+             'rest.cuh': 'lists'}
 
 
 def compile_unit(nvcc, sources, unit, ptx):
@@ -213,7 +262,8 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    programs = [re.sub('kernels$', name, kernels) for name in ('kernels', 'packed', 'mixture', 'exact', 'plan', 'rounding', 'labels')]
+    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'rounding', 'labels', 'details', 'lists')
+    programs = [re.sub('kernels$', name, kernels) for name in names]
     failed = kill(programs, ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
@@ -243,7 +293,8 @@ def main():
                 if complaint:
                     result = ('-', 'DOES NOT COMPILE: ' + complaint.strip().splitlines()[0])
                 else:
-                    result = kill(programs[-1:] if unit == 'label_kernels' else programs, ptx)
+                    own = OWN_TESTS.get(unit) or OWN_TESTS.get(file)
+                    result = kill([p for p in programs if not own or p.endswith('test_cuda_' + own)], ptx)
         survivors += not result or result[0] == '-'
         failed, seen = result or ('-', 'SURVIVES')
         print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, time.time() - start), flush=True)

@@ -208,21 +208,41 @@ static void identical(int type, int dim, double temperature)
     test_context("%s", "");
 }
 
-/* What no kernel makes is refused by name. */
-static void refused(void)
+/* Rows with one column: a cross-entropy, a log-probability and gradients of exactly 0, whatever order the label's score was
+ * summed in. An LSE's own gradient stays: that of its one logit. */
+static void one_column(int type, int dim, double temperature, double smoothing, double lse_weight)
 {
     static struct results gpu;
-    struct labels_case c = {.type = SKL_F32, .dim = 8, .teacher = 1, .temperature = 1, .kl_weight = 1};
+    static int32_t narrow[ROWS], from[ROWS], to[ROWS];
+    struct labels_case c = {.type = type, .dim = dim, .teacher = 1, .temperature = temperature, .kl_weight = 0.3};
     struct kit_case k = kit_of(&c);
     struct kit_fixture f;
+    struct skl_outputs out;
+    test_context("one column, type %d, dim %d, T %g, smoothing %g", type, dim, temperature, smoothing);
     test_build(&f, &k);
+    for (int i = 0; i < ROWS; i++) narrow[i] = from[i] = (i * 11 + 3) % COLUMNS, to[i] = from[i] + 1;
     test_device_adopt(&f);
-    struct skl_outputs out = skl_no_outputs();
-    out.top1_s = on(skl_vector(SKL_I32, gpu.loss, ROWS), 1);
-    CHECK_STATUS(skl_value(&f.p, &out), SKL_UNSUPPORTED);
-    CHECK(strstr(skl_last_error(), "out.top1_s on CUDA"), "%s", skl_last_error());
+    emu_adopt(narrow, sizeof narrow), emu_written(narrow, sizeof narrow), emu_adopt(&gpu, sizeof gpu);
+    emu_adopt(from, sizeof from), emu_written(from, sizeof from), emu_adopt(to, sizeof to), emu_written(to, sizeof to);
+    struct skl_labels l = {
+        sizeof l, on(skl_vector(SKL_I32, narrow, ROWS), 1), 0.7, c.kl_weight, lse_weight, IGNORED, smoothing, 0};
+    f.p.labels = &l, f.p.begin = on(skl_vector(SKL_I32, from, ROWS), 1), f.p.end = on(skl_vector(SKL_I32, to, ROWS), 1);
+    memset(&gpu, 0xFF, sizeof gpu);
+    place(&c, &gpu, 1, &out), place_grads(&c, &gpu, 1, &out);
+    CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+    test_device_clean("one column");
+    for (int i = 0; i < ROWS; i++)
+        CHECK(gpu.detail[1][i] == 0 && gpu.detail[2][i] == 0 && gpu.detail[3][i] == 0 && gpu.detail[0][i] == 0,
+              "row %d: ce %g, logprobs %g %g, kl %g", i, (double)gpu.detail[1][i], (double)gpu.detail[2][i],
+              (double)gpu.detail[3][i], (double)gpu.detail[0][i]);
+    int zeros = 1, any = 0;
+    for (int i = 0; i < ROWS * dim; i++) zeros &= gpu.da[0][i] == 0, any |= gpu.da[0][i] != 0;
+    for (int i = 0; i < COLUMNS * dim; i++) zeros &= gpu.db[0][i] == 0;
+    CHECK(lse_weight != 0 ? any : zeros, "the student's gradients %s", lse_weight != 0 ? "are 0" : "are not 0");
+    emu_release(narrow), emu_release(from), emu_release(to), emu_release(&gpu);
     test_device_release(&f);
     test_destroy(&f);
+    test_context("%s", "");
 }
 
 int main(void)
@@ -244,7 +264,8 @@ int main(void)
     };
     for (int i = 0; i < COUNT(cases); i++) run(&cases[i]);
     identical(SKL_F32, 21, 1), identical(SKL_BF16, 64, 1), identical(SKL_F16, 264, 2);
-    refused();
+    one_column(SKL_F32, 21, 1, 0, 0), one_column(SKL_BF16, 64, 1, 0, 0), one_column(SKL_F16, 264, 2, 0, 0);
+    one_column(SKL_BF16, 264, 1, 0.1, 0), one_column(SKL_F32, 24, 1, 0, 0.5);
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "label_kernels") == 0)
             CHECK(test_device_ran(test_list[i].kernel), "no case ran %s", test_list[i].kernel);

@@ -89,6 +89,7 @@ static void begin(struct subject *s, const char *kernel, int variant)
     c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD
                    : strstr(kernel, "_second")                           ? SKL_SKEW_FORWARD_KL
                                                                          : SKL_FORWARD_KL;
+    c.details = strcmp(last, "_top") == 0;
     if (by_columns || fused)
         c.rows = 200, c.cols = 400, c.heads = 2, c.key_heads[S] = variant ? 2 : 1, c.ranges = 1;
     else if (variant)

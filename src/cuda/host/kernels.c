@@ -28,6 +28,10 @@ static const struct skl_gpu_kernel kernels[] = {
 #define SHAPE_row_kernels(role, dim, rows, ...) ((role) != SKL_ROLE_find_ranges || (rows) == SKL_RANGE_ROWS)
 #define SHAPE_label_kernels(role, dim, rows, columns, threads, shared) \
     ((rows) == ((role) == SKL_ROLE_label_scores ? (threads) / 32 : (threads)))
+#define SHAPE_detail_kernels(role, dim, rows, columns, threads, shared) \
+    ((rows) == ((role) == SKL_ROLE_put_masses ? (threads) / 32 : (threads)))
+#define SHAPE_list_kernels(role, dim, rows, columns, threads, shared) \
+    ((threads) == 128 && ((role) != SKL_ROLE_list_db || (columns) == SKL_LIST_COLUMNS))
 #define SKL_KERNEL(name, source, role, type, dim, min_sm, rows, columns, threads, shared) \
     _Static_assert(SHAPE_##source(SKL_ROLE_##role, dim, rows, columns, threads, shared), "shapes.h and " #name);
 #include "../kernels.def"

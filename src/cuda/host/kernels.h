@@ -13,6 +13,10 @@ enum skl_gpu_role {
     SKL_ROLE_kl,
     SKL_ROLE_jsd,
     SKL_ROLE_second,
+    /* A sweep for the largest scores, or for how many are larger than others. */
+    SKL_ROLE_top,
+    /* A sweep of the student over the columns that its rows do not list. */
+    SKL_ROLE_rest,
     /* A slab of dx: of KL and JSD, and of the other divergences. */
     SKL_ROLE_dz,
     SKL_ROLE_second_dz,
@@ -37,7 +41,17 @@ enum skl_gpu_role {
     SKL_ROLE_finish_labels,
     SKL_ROLE_label_factors,
     SKL_ROLE_label_entries,
-    SKL_ROLE_put_detail
+    SKL_ROLE_put_detail,
+    SKL_ROLE_put_tops,
+    SKL_ROLE_put_masses,
+    /* Listed teachers: one kernel each. */
+    SKL_ROLE_sort_lists,
+    SKL_ROLE_score_lists,
+    SKL_ROLE_finish_lists,
+    SKL_ROLE_list_factors,
+    SKL_ROLE_put_list_entries,
+    SKL_ROLE_list_da,
+    SKL_ROLE_list_db
 };
 
 enum { SKL_ANY_TYPE = -1 }; /* besides SKL_BF16 and SKL_F16 */

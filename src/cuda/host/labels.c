@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels and details of rows on a device. No kernel over rows x columns is theirs: they are further sweeps of the KL, whose
- * other side is flat (every logit 0) or exchanged, and small kernels over the rows (kernels/label_kernels.cu).
+ * Labels on a device. No kernel over rows x columns is theirs: they are further sweeps of the KL, whose other side is flat
+ * (every logit 0), and small kernels over the rows (kernels/label_kernels.cu).
  *
  *     LSE', mean z'    student beside a flat P at temperature 1; at temperature 1 the divergence's own sweep knows LSE'
- *     entropy          P = the side, Q flat: acc / l_P = sum p (z - m)
- *     reverse          P and Q exchanged
  *     dz               forward KL at temperature 1: in the divergence's own slab, with other masses of p and q. Otherwise
  *                      a second slab of the labels' own, beside a flat P that is their smoothing
  */
@@ -21,7 +19,7 @@ static struct skl_gpu_labels labels_of(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     const struct skl_work_labels *l = &w->labels;
     const struct skl_gpu_problem problem = skl_gpu_problem_of(run, run->plan.tile_rows);
-    struct skl_gpu_labels g = {.ids = skl_gpu_rows_of(&l->ids.rows),
+    struct skl_gpu_labels g = {.ids = skl_gpu_ids_of(&l->ids).rows,
                                .weight = skl_gpu_rows_of(&w->weight),
                                .range = run->memory.range,
                                .rows = w->rows,
@@ -30,6 +28,7 @@ static struct skl_gpu_labels labels_of(const struct skl_gpu_run *run)
                                .n = (int32_t)w->n,
                                .columns = (int32_t)w->columns,
                                .teacher = run->teacher,
+                               .diverges = run->teacher || w->listed.given,
                                .label_weight = l->weight,
                                .kl_weight = l->kl_weight,
                                .lse_weight = l->lse_weight,
@@ -44,7 +43,6 @@ static struct skl_gpu_labels labels_of(const struct skl_gpu_run *run)
                                .row_loss = skl_gpu_rows_of(&w->result[SKL_ROW_loss]),
                                .kl = skl_gpu_rows_of(&w->result[SKL_ROW_kl]),
                                .ce = skl_gpu_rows_of(&w->result[SKL_ROW_ce])};
-    g.ids.dtype = l->ids.wide ? SKL_I64 : SKL_I32;
     for (int i = 0; i < 2; i++) {
         int side = i ? teacher_of(w) : w->student;
         g.unit[i] = w->side[side].unit;
@@ -81,37 +79,6 @@ enum skl_status skl_gpu_score_labels(const struct skl_gpu_run *run)
 
 /* ------------------------------------------------------------------------------------------------- values --- */
 
-static enum skl_status put_detail(const struct skl_gpu_run *run, const struct skl_work *of, enum skl_row_name result,
-                                  enum skl_gpu_detail detail)
-{
-    const struct skl_work *w = &run->work;
-    struct skl_gpu_put_detail args = {.state = run->memory.label_states[2],
-                                      .rows = w->rows,
-                                      .heads = (int32_t)w->heads,
-                                      .n = (int32_t)w->n,
-                                      .detail = detail,
-                                      .to = skl_gpu_rows_of(&w->result[result])};
-    SKL_TRY(skl_gpu_states(run, of, run->memory.label_states[2]));
-    return skl_gpu_start(run, SKL_ROLE_put_detail, skl_gpu_row_blocks(run, SKL_ROLE_put_detail), 1, &args, sizeof args);
-}
-
-static enum skl_status put_details(const struct skl_gpu_run *run)
-{
-    const struct skl_work *w = &run->work;
-    for (int side = 0; side < 2; side++) {
-        enum skl_row_name entropy = skl_of_side(w, SKL_ROW_entropy_s, side);
-        struct skl_work of = skl_gpu_beside_flat(w, side, 0, 1);
-        if (w->result[entropy].data)
-            SKL_TRY(put_detail(run, &of, entropy, SKL_DETAIL_ENTROPY));
-    }
-    if (!w->result[SKL_ROW_reverse].data)
-        return SKL_OK;
-    struct skl_work of = *w;
-    of.form = SKL_FORM_KL, of.student = 1;
-    of.side[0] = w->side[1], of.side[1] = w->side[0];
-    return put_detail(run, &of, SKL_ROW_reverse, SKL_DETAIL_KL);
-}
-
 enum skl_status skl_gpu_finish_labels(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
@@ -122,8 +89,8 @@ enum skl_status skl_gpu_finish_labels(const struct skl_gpu_run *run)
             SKL_TRY(skl_gpu_states(run, &of, run->memory.label_states[i]));
     }
     if (skl_gpu_finishes_labels(w))
-        SKL_TRY(start(run, SKL_ROLE_finish_labels));
-    return put_details(run);
+        return start(run, SKL_ROLE_finish_labels);
+    return SKL_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------- dz --- */
@@ -182,7 +149,8 @@ enum skl_status skl_gpu_label_grad(const struct skl_gpu_run *run, int x, struct 
 enum skl_status skl_gpu_label_entries(const struct skl_gpu_run *run, const struct skl_gpu_slab *slab,
                                       enum skl_gpu_label_dz how)
 {
-    struct skl_gpu_label_entries args = {.labels = labels_of(run), .slab = *slab, .how = how};
+    struct skl_gpu_label_entries args = {
+        .labels = labels_of(run), .slab = *slab, .how = how, .norm = skl_gpu_label_norm(&run->work)};
     int rows = skl_gpu_planned(&run->plan, SKL_ROLE_label_entries)->rows;
     return skl_gpu_start(run, SKL_ROLE_label_entries, (slab->rows + rows - 1) / rows, 1, &args, sizeof args);
 }

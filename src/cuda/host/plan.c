@@ -42,8 +42,13 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
 {
     struct skl_work flat = *w;
     const struct skl_rows *ids = &w->labels.ids.rows;
+    const struct skl_work_listed *listed = &w->listed;
     int even = !w->attention && evenly(w, w->begin.data, w->begin.stride) && evenly(w, w->end.data, w->end.stride) &&
-               evenly(w, w->weight.data, w->weight.stride) && evenly(w, ids->data, ids->stride);
+               evenly(w, w->weight.data, w->weight.stride) && evenly(w, ids->data, ids->stride) &&
+               evenly(w, w->mass_ids.rows.data, w->mass_ids.rows.stride) &&
+               evenly(w, listed->ids.rows.data, listed->ids.rows.stride) &&
+               evenly(w, listed->logprobs.data, listed->logprobs.stride) &&
+               evenly(w, listed->rest.data, listed->rest.stride);
     for (int i = 0; i < SKL_ROW_RESULTS; i++) even = even && evenly(w, w->result[i].data, w->result[i].stride);
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
@@ -107,9 +112,10 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
     plan->capability = device->capability;
     plan->type = w->side[0].a.dtype;
     plan->dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
-    /* Both sweeps have the same tiles of rows: where a width has no kernel for the second, it has none for the first. */
-    int narrow = widest <= 256 && (skl_sweeps(w->form) == 1 ||
-                                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
+    /* All sweeps have the same tiles of rows: where a width has no kernel for a later one, it has none for the first. */
+    int narrow = widest <= 256 && !skl_gpu_wants_tops(w) && !w->result[SKL_ROW_tv].data && !w->listed.given &&
+                 (skl_sweeps(w->form) == 1 ||
+                  skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
     plan->family = !fits ? SKL_FAMILY_PLAIN : narrow ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
     plan->tile_rows = skl_gpu_planned(plan, SKL_ROLE_kl)->rows;
     plan->heads = w->batch * w->heads;
@@ -246,7 +252,8 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
     int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
-    int twice = both || ((skl_sweeps(w->form) == 2 || skl_gpu_finishes_labels(w)) &&
+    int masses = skl_gpu_wants_either(w, SKL_ROW_mass_s), others = sweeps && skl_gpu_wants_others(w);
+    int twice = both || ((skl_sweeps(w->form) == 2 || skl_gpu_finishes_labels(w) || masses || others) &&
                          plan->call == SKL_CALL_VALUE); /* a later step reads what the first sweep found */
     plan->bytes = 256;                                  /* offset 0 is NULL */
     m->scalars = take(plan, sizeof *m->scalars);
@@ -256,9 +263,9 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
         m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
-    if (skl_sweeps(w->form) == 2 || w->grads)
+    if (skl_sweeps(w->form) == 2 || w->grads || others)
         m->references = take(plan, rows * (int64_t)sizeof *m->references);
-    if (skl_sweeps(w->form) == 2 || w->grads)
+    if (skl_sweeps(w->form) == 2 || w->grads || others)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
     if (both && !w->result[skl_gpu_divergence_row(w)].data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);
@@ -282,15 +289,28 @@ int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w)
 
 static int wants_states(const struct skl_work *w)
 {
-    return w->result[SKL_ROW_entropy_s].data || w->result[SKL_ROW_entropy_t].data || w->result[SKL_ROW_reverse].data;
+    return skl_gpu_wants_either(w, SKL_ROW_entropy_s) || w->result[SKL_ROW_reverse].data || skl_gpu_wants_others(w);
+}
+
+static void lay_details(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    if (plan->call == SKL_CALL_BACKWARD)
+        return;
+    if (wants_states(w))
+        m->label_states[2] = take(plan, w->rows * (int64_t)sizeof **m->label_states);
+    if (skl_gpu_wants_tops(w))
+        m->tops = take(plan, 2 * w->rows * plan->states * (int64_t)sizeof *m->tops);
+    if (skl_gpu_wants_tops(w))
+        m->limits = take(plan, 2 * w->rows * (int64_t)sizeof *m->limits);
 }
 
 static void lay_labels(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
     struct skl_gpu_memory *m = &plan->offset;
     int at_1 = skl_gpu_sweeps_at_1(plan->call, w);
-    for (int i = 0; i < 3; i++)
-        if (i < 2 ? at_1 >> i & 1 : wants_states(w))
+    for (int i = 0; i < 2; i++)
+        if (at_1 >> i & 1)
             m->label_states[i] = take(plan, w->rows * (int64_t)sizeof **m->label_states);
     if (!skl_has_labels(w))
         return;
@@ -299,6 +319,33 @@ static void lay_labels(const struct skl_work *w, struct skl_gpu_plan *plan)
     if (w->grads) {
         m->label_references = take(plan, w->rows * (int64_t)sizeof *m->label_references);
         m->label_factors = take(plan, w->rows * (int64_t)sizeof *m->label_factors);
+    }
+}
+
+/* Is the student wanted over the columns that are not listed? */
+static int sweeps_rest(enum skl_call call, const struct skl_work *w)
+{
+    int asked = w->result[SKL_ROW_lse_s].data || w->result[SKL_ROW_m_s].data || w->result[SKL_ROW_l_s].data ||
+                w->result[SKL_ROW_m_rest].data || w->result[SKL_ROW_l_rest].data || w->result[SKL_ROW_mass_s].data;
+    return w->listed.given && call != SKL_CALL_BACKWARD && (asked || !skl_on_support(w));
+}
+
+static void lay_lists(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    plan->room = 1;
+    if (!w->listed.given)
+        return;
+    while (plan->room < w->listed.k) plan->room *= 2;
+    m->list_columns = take(plan, w->rows * (plan->room + 1) * (int64_t)sizeof *m->list_columns);
+    m->list_logp = take(plan, w->rows * plan->room * (int64_t)sizeof *m->list_logp);
+    m->list_entries = take(plan, w->rows * plan->room * (int64_t)sizeof *m->list_entries);
+    m->lists = take(plan, w->rows * (int64_t)sizeof *m->lists);
+    if (sweeps_rest(plan->call, w))
+        m->list_states = take(plan, w->rows * (int64_t)sizeof *m->list_states);
+    if (plan->call == SKL_CALL_BACKWARD && skl_has_labels(w) && !skl_tempered(w)) {
+        m->row_m[w->student] = take(plan, w->rows * (int64_t)sizeof **m->row_m);
+        m->row_l[w->student] = take(plan, w->rows * (int64_t)sizeof **m->row_l);
     }
 }
 
@@ -333,19 +380,20 @@ static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
         plan->offset.sum_b = take(plan, plan->slab_columns * sums_of_column(w) * (int64_t)sizeof(float));
 }
 
-/* Which details of rows the kernels make; others are refused by name. */
-static enum skl_status check_details(const struct skl_work *w)
+/* What names columns by their distance from the start of the row's sequence, which no kernel of details knows. */
+static enum skl_status check_packed(const struct skl_work *w)
 {
-    static const char *const names[SKL_ROW_RESULTS] = {
-#define SKL_ROW_RESULT(name, dtype, needs, value) #name,
-#include "../../row_results.def"
-#undef SKL_ROW_RESULT
-    };
-    const int64_t made = 1 << SKL_ROW_kl | 1 << SKL_ROW_ce | 1 << SKL_ROW_entropy_s | 1 << SKL_ROW_entropy_t |
-                         1 << SKL_ROW_logprob_s | 1 << SKL_ROW_logprob_t | 1 << SKL_ROW_reverse | 1 << SKL_ROW_l1_s;
-    for (int i = SKL_ROW_kl; i < SKL_ROW_RESULTS; i++)
-        if (w->result[i].data && !(made >> i & 1))
-            return skl_fail(SKL_UNSUPPORTED, "cannot use out.%s on CUDA: only the CPU has it", names[i]);
+    static const struct {
+        enum skl_row_name row;
+        const char *name;
+    } counted[] = {
+        {SKL_ROW_top1_s, "top1_s"}, {SKL_ROW_top1_t, "top1_t"}, {SKL_ROW_mass_s, "mass_s"}, {SKL_ROW_mass_t, "mass_t"}};
+    for (size_t i = 0; w->cu_q.data && i < sizeof counted / sizeof *counted; i++)
+        if (w->result[counted[i].row].data)
+            return skl_fail(SKL_UNSUPPORTED,
+                            "cannot use out.%s with cu_seqlens_q on CUDA: only the CPU counts columns from where a "
+                            "sequence starts",
+                            counted[i].name);
     return SKL_OK;
 }
 
@@ -353,7 +401,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
-    SKL_TRY(check_details(w));
+    SKL_TRY(check_packed(w));
     choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
@@ -363,12 +411,15 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
             (long long)plan->heads, (long long)w->n, (long long)w->columns, plan->tile_rows);
     split_columns(w, device, plan);
     choose_gradients(w, plan);
-    enum skl_status status = w->grads && !plan->attention_grad ? check_products(w) : SKL_OK;
+    int slabs = w->grads && !plan->attention_grad && !skl_on_support(w);
+    enum skl_status status = slabs ? check_products(w) : SKL_OK;
     if (status)
         return status;
     lay_rows(w, plan);
     lay_labels(w, plan);
-    if (w->grads)
+    lay_details(w, plan);
+    lay_lists(w, plan);
+    if (w->grads && !skl_on_support(w))
         lay_gradients(w, plan);
     if (!w->limit_is_default && plan->bytes > w->limit)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call takes %zu bytes on CUDA",

@@ -34,7 +34,14 @@ struct skl_gpu_memory {
         *row_kl[2];                  /* results that a later step reads and the caller did not ask for */
     float *row_weight, *label_score; /* labels: [rows], [rows][2] */
     struct skl_state
-        *label_states[3]; /* of the student and the teacher at temperature 1; of details, one after the other */
+        *label_states[3];     /* of the student and the teacher at temperature 1; of details, one after the other */
+    struct skl_gpu_top *tops; /* [states][2][rows] */
+    float *limits;            /* [2][rows] */
+    int32_t *list_columns;    /* listed teachers: [rows][room + 1], [rows][room], [rows] */
+    double *list_logp;
+    struct skl_gpu_entry *list_entries;
+    struct skl_gpu_list *lists;
+    struct skl_state *list_states;
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
     char *slab;
@@ -56,6 +63,7 @@ struct skl_gpu_plan {
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;
     int slab_rows, slab_columns;
+    int room;                     /* for the entries of a list: a power of two */
     struct skl_gpu_memory offset; /* as offsets from the workspace's start */
     size_t bytes;
 };
@@ -83,6 +91,23 @@ static inline enum skl_row_name skl_gpu_divergence_row(const struct skl_work *w)
 
 /* Which sweeps at temperature 1 the value of a problem with labels takes besides: of the student (bit 0) and of the teacher. */
 int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w);
+
+/* Is either of two results wanted: the student's 'of_s', or its neighbour? */
+static inline int skl_gpu_wants_either(const struct skl_work *w, enum skl_row_name of_s)
+{
+    return w->result[of_s].data || w->result[of_s + 1].data;
+}
+
+/* Which details take a sweep for the largest scores, and which a second one of two. */
+static inline int skl_gpu_wants_tops(const struct skl_work *w)
+{
+    return skl_gpu_wants_either(w, SKL_ROW_top1_s) || skl_gpu_wants_either(w, SKL_ROW_rank_s);
+}
+
+static inline int skl_gpu_wants_others(const struct skl_work *w)
+{
+    return w->result[SKL_ROW_jsd].data || w->result[SKL_ROW_tv].data;
+}
 
 /* w as skl_gpu_flat() made it. */
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,

@@ -5,7 +5,9 @@
  *
  *     sum_weights, find_ranges                                      what the rows weigh and see
  *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
- *     [label_weights before all, label_scores, finish_labels after]   labels and details of rows: labels.c
+ *     [label_weights before all, label_scores, finish_labels after]   labels: labels.c
+ *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
+ *     [further sweeps, put_*]                                       details of rows: details.c
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
  */
@@ -48,6 +50,13 @@ static struct skl_gpu_packed packed_of(const struct skl_work *w)
                                (int32_t)w->sequences,
                                0};
     return p;
+}
+
+struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r)
+{
+    struct skl_gpu_ids ids = {skl_gpu_rows_of(&r->rows), r->count, r->step};
+    ids.rows.dtype = r->wide ? SKL_I64 : SKL_I32;
+    return ids;
 }
 
 static struct skl_gpu_side side_of(const struct skl_work *w, int side)
@@ -104,7 +113,9 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
     /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so, and S (q - p) of a target with
      * sum S. f16 ends at 65504. */
-    return !half ? 1 : skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 || w->raw ? 256 : 16384;
+    int lists = w->listed.reverse || (w->listed.given && w->listed.tail == SKL_TAIL_ZERO);
+    int large = skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 || w->raw || lists;
+    return !half ? 1 : large ? 256 : 16384;
 }
 
 static enum skl_status sum_weights(const struct skl_gpu_run *run)
@@ -178,7 +189,9 @@ static enum skl_status sweep(const struct skl_gpu_run *run, enum skl_gpu_role ro
                                    .state = run->memory.state,
                                    .references = run->memory.references,
                                    .split_columns = plan->split_columns,
-                                   .form = (int32_t)run->work.form};
+                                   .form = (int32_t)run->work.form,
+                                   .listed = run->memory.list_columns,
+                                   .room = plan->room};
     return START(run, role, plan->heads * plan->tiles, plan->splits, args);
 }
 
@@ -232,6 +245,34 @@ enum skl_status skl_gpu_states(const struct skl_gpu_run *run, const struct skl_w
     other.work = *of, other.partial = to;
     SKL_TRY(sweep(&other, SKL_ROLE_kl));
     return finish_rows(&other, SKL_SWEEP_KL, NULL);
+}
+
+enum skl_status skl_gpu_second_states(const struct skl_gpu_run *run, const struct skl_work *of, struct skl_state *to)
+{
+    struct skl_gpu_run other = *run;
+    other.work = *of, other.partial = to;
+    SKL_TRY(make_factors(&other, 0, SKL_DZ_Q));
+    SKL_TRY(sweep(&other, skl_gpu_second_sweep(of)));
+    other.work.student = 1; /* P is in the teacher's place of the states */
+    return finish_rows(&other, SKL_SWEEP_SECOND, NULL);
+}
+
+enum skl_status skl_gpu_rest_states(const struct skl_gpu_run *run, struct skl_state *to)
+{
+    struct skl_gpu_run other = *run;
+    other.partial = to;
+    SKL_TRY(sweep(&other, SKL_ROLE_rest));
+    return finish_rows(&other, SKL_SWEEP_KL, NULL);
+}
+
+enum skl_status skl_gpu_sweep_tops(const struct skl_gpu_run *run, const float *limits)
+{
+    const struct skl_gpu_plan *plan = &run->plan;
+    struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
+                                   .split_columns = plan->split_columns,
+                                   .tops = run->memory.tops,
+                                   .limits = limits};
+    return START(run, SKL_ROLE_top, plan->heads * plan->tiles, plan->splits, args);
 }
 
 static enum skl_status sweeps(const struct skl_gpu_run *run)
@@ -313,7 +354,9 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
             continue;
         SKL_TRY(clear_gradients(run, x));
         if (w->rows && w->columns)
-            SKL_TRY(run->plan.attention_grad ? skl_gpu_attention_grad(run, x) : skl_gpu_slab_grad(run, x));
+            SKL_TRY(skl_on_support(w)          ? skl_gpu_list_gradients(run)
+                    : run->plan.attention_grad ? skl_gpu_attention_grad(run, x)
+                                               : skl_gpu_slab_grad(run, x));
     }
     return SKL_OK;
 }
@@ -349,7 +392,14 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.label_states[1],
                     &m.label_states[2],
                     &m.label_references,
-                    &m.label_factors};
+                    &m.label_factors,
+                    &m.tops,
+                    &m.limits,
+                    &m.list_columns,
+                    &m.list_logp,
+                    &m.list_entries,
+                    &m.lists,
+                    &m.list_states};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -372,6 +422,12 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
         use_if_missing(&w->result[skl_of_side(w, SKL_ROW_l_s, side)], run->memory.row_l[side], w);
         use_if_missing(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], run->memory.row_kl[side], w);
     }
+    if (w->listed.given && run->plan.call == SKL_CALL_BACKWARD && run->memory.row_m[w->student]) {
+        /* of scores that are computed anew */
+        w->result[SKL_ROW_m_s].data = w->result[SKL_ROW_l_s].data = NULL;
+        use_if_missing(&w->result[SKL_ROW_m_s], run->memory.row_m[w->student], w);
+        use_if_missing(&w->result[SKL_ROW_l_s], run->memory.row_l[w->student], w);
+    }
     if (!w->rows) {
         if (w->value)
             SKL_TRY(skl_gpu->clear(w->value, sizeof *w->value, w->stream));
@@ -384,11 +440,15 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));
+    SKL_TRY(skl_gpu_start_lists(run));
     SKL_TRY(skl_gpu_score_labels(run));
-    if (run->plan.call != SKL_CALL_BACKWARD)
+    if (run->plan.call != SKL_CALL_BACKWARD && !w->listed.given)
         SKL_TRY(sweeps(run));
+    SKL_TRY(skl_gpu_finish_lists(run));
     if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
         SKL_TRY(skl_gpu_finish_labels(run));
+    if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
+        SKL_TRY(skl_gpu_put_details(run));
     if (!run->partial)
         SKL_TRY(sum_values(run));
     return gradients(run);
@@ -398,7 +458,7 @@ static int needs_products(const struct skl_gpu_run *run)
 {
     const struct skl_work_side *s = run->work.side;
     int any = s[0].grad_a.data || s[0].grad_b.data || s[1].grad_a.data || s[1].grad_b.data;
-    return any && !run->plan.attention_grad && run->work.rows && run->work.columns;
+    return any && !run->plan.attention_grad && !skl_on_support(&run->work) && run->work.rows && run->work.columns;
 }
 
 /* Device, plan and workspace around 'issue'. bytes: only the workspace's size is wanted. */

@@ -18,6 +18,7 @@ struct skl_gpu_run {
 struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int tile_rows);
 struct skl_gpu_matrix skl_gpu_matrix_of(const struct skl_operand *o);
 struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r);
+struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r);
 
 /* Launches the kernel that does this in the run's plan. */
 enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role role, int64_t grid_x, int64_t grid_y,
@@ -33,7 +34,27 @@ enum skl_status skl_gpu_grad_of(const struct skl_gpu_run *run, int x, struct skl
 /* One sweep more, of another problem over the same rows: the complete states. */
 enum skl_status skl_gpu_states(const struct skl_gpu_run *run, const struct skl_work *of, struct skl_state *to);
 
-/* Labels (labels.c): weights of rows and the labels' scores, before the sweeps; the losses, and details, after them. */
+/* ... of a second sweep, whose sums are the accs; the first one's m and l are there. */
+enum skl_status skl_gpu_second_states(const struct skl_gpu_run *run, const struct skl_work *of, struct skl_state *to);
+/* ... for the largest scores, or for how many are above the limits [2][rows]. */
+enum skl_status skl_gpu_sweep_tops(const struct skl_gpu_run *run, const float *limits);
+
+/* ... of the student over the columns that its rows do not list. */
+enum skl_status skl_gpu_rest_states(const struct skl_gpu_run *run, struct skl_state *to);
+
+/* Listed teachers (lists.c): the lists made ready; the divergence, behind a sweep where one is needed. Nothing without lists. */
+enum skl_status skl_gpu_start_lists(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_finish_lists(const struct skl_gpu_run *run);
+/* Their part of dz: factors of the columns off the lists; the lists' entries of a slab that has been made. */
+enum skl_status skl_gpu_list_factors(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_list_entries(const struct skl_gpu_run *run, const struct skl_gpu_slab *slab);
+/* Gradients where the listed columns are all there is. */
+enum skl_status skl_gpu_list_gradients(const struct skl_gpu_run *run);
+
+/* Details of rows (details.c). */
+enum skl_status skl_gpu_put_details(const struct skl_gpu_run *run);
+
+/* Labels (labels.c): weights of rows and the labels' scores, before the sweeps; the losses after them. */
 enum skl_status skl_gpu_weigh_labels(struct skl_gpu_run *run);
 enum skl_status skl_gpu_score_labels(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_finish_labels(const struct skl_gpu_run *run);

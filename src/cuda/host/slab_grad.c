@@ -17,11 +17,11 @@ struct head {
     int64_t number, b, h;
 };
 
-/* One way to make the slab: the divergence's, the labels'. Their gradients are added up. */
+/* One way to make the slab: the divergence's, a listed teacher's, the labels'. Their gradients are added up. */
 struct pass {
     struct skl_gpu_grad grad;
     enum skl_gpu_role role;
-    int labels; /* ... whose own entries come after it */
+    int labels, lists; /* ... whose own entries come after it */
 };
 
 struct slabs {
@@ -75,15 +75,18 @@ static enum skl_status make_slab(struct slabs *q, const struct pass *pass)
     q->args.grad = pass->grad;
     SKL_TRY(skl_gpu_start(q->run, pass->role, (q->args.rows + k->rows - 1) / k->rows,
                           (q->args.columns + k->columns - 1) / k->columns, &q->args, sizeof q->args));
+    if (pass->lists)
+        return skl_gpu_list_entries(q->run, &q->args);
     return pass->labels ? skl_gpu_label_entries(q->run, &q->args, q->how) : SKL_OK;
 }
 
-static void add_pass(struct slabs *q, const struct skl_gpu_grad *grad, enum skl_gpu_role role, int labels)
+static struct pass *add_pass(struct slabs *q, const struct skl_gpu_grad *grad, enum skl_gpu_role role, int labels)
 {
     struct pass *pass = &q->pass[q->passes++];
     int rows = skl_gpu_planned(&q->run->plan, role)->rows;
-    *pass = (struct pass){*grad, role, labels};
+    *pass = (struct pass){.grad = *grad, .role = role, .labels = labels};
     pass->grad.problem.tiles = (int32_t)((q->run->work.n + rows - 1) / rows);
+    return pass;
 }
 
 static enum skl_status choose_passes(struct slabs *q)
@@ -94,6 +97,10 @@ static enum skl_status choose_passes(struct slabs *q)
     SKL_TRY(skl_gpu_label_grad(q->run, q->x, &grad, &own, &q->how));
     if (q->run->teacher)
         add_pass(q, &grad, slab_role(w), q->how == SKL_LABELS_IN_KL);
+    if (w->listed.given) {
+        SKL_TRY(skl_gpu_list_factors(q->run));
+        add_pass(q, &grad, SKL_ROLE_dz, 0)->lists = 1;
+    }
     if (q->how == SKL_LABELS_ALONE)
         add_pass(q, &own, SKL_ROLE_dz, 1);
     return SKL_OK;

@@ -32,13 +32,21 @@ SKL_DEVICE float probability(const row_terms &t, int side, float x)
     return power_of_two(log_probability(t, side, x));
 }
 
-/* log(p/m) and log(q/m) of the mixture m = beta_P p + beta_Q q, from d = log q - log p. Of two equal forms the one whose
- * exponential is below 1. */
+/* log(p/m) and log(q/m) of the mixture m = beta_P p + beta_Q q, from d = log2 q - log2 p. Of two equal forms the one whose
+ * exponential is below 1. m over the larger is 1 + less; where that is below 1/2, as it can be if most of the mixture is the
+ * smaller, it is told as f 2^k, 1/2 <= f < 1, of the sum of its two parts: 1 + less would have lost its digits. */
 SKL_DEVICE void log_over_mixture(float d, float beta_p, float beta_q, float (&over_m)[2])
 {
-    float l = -log1pf((d > 0 ? beta_p : beta_q) * expm1f(-fabsf(d)));
-    over_m[0] = d > 0 ? l - d : l;
-    over_m[1] = d > 0 ? l : l + d;
+    const float beta_small = d > 0 ? beta_p : beta_q, beta_large = d > 0 ? beta_q : beta_p, x = -fabsf(d);
+    float less = beta_small * expm1f(SKL_LN2 * x), k = 0;
+    if (less < -0.5f) {
+        const int bits = __float_as_int(fmaf(beta_small, power_of_two(x), beta_large));
+        k = SKL_LN2 * (float)((bits >> 23) - 126);
+        less = __int_as_float((bits & 0x7FFFFF) | 0x3F000000) - 1;
+    }
+    const float l = -log1pf(less) - k;
+    over_m[0] = d > 0 ? fmaf(-SKL_LN2, d, l) : l;
+    over_m[1] = d > 0 ? l : fmaf(SKL_LN2, d, l);
 }
 
 /* log p and log q in base 2, and log(p/m) and log(q/m). */
@@ -46,7 +54,7 @@ SKL_DEVICE void log_over_mixture(const row_terms &t, const skl_gpu_side (&side)[
                                  float (&log_2)[2], float (&over_m)[2])
 {
     log_2[0] = log_probability(t, 0, x_p), log_2[1] = log_probability(t, 1, x_q);
-    log_over_mixture(SKL_LN2 * (log_2[1] - log_2[0]), side[0].param, side[1].param, over_m);
+    log_over_mixture(log_2[1] - log_2[0], side[0].param, side[1].param, over_m);
 }
 
 /* A column's terms of KL(P || m) and KL(Q || m). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels and details of rows, around the sweeps that are there for divergences. No kernel here is over rows x columns.
+ * Labels, around the sweeps that are there for divergences. No kernel here is over rows x columns.
  *
  *     z' = unit' x              the student's logits at temperature 1; x a score, unit' = temperature unit
  *     ce = (1 - smoothing) (LSE' - z'[label]) + smoothing (LSE' - mean z') + z_loss LSE'^2
@@ -14,7 +14,7 @@
  * label's own entry, which is made anew here, in f32: q - 1 of a rounded q would be a large error.
  */
 #include "divergence.cuh"
-#include "rows.cuh"
+#include "scores.cuh"
 
 namespace
 {
@@ -36,6 +36,11 @@ SKL_DEVICE bool has_work(const skl_gpu_labels &l, int64_t row)
     return l.range[row].lo < l.range[row].hi;
 }
 
+SKL_DEVICE bool has_one_column(const skl_gpu_labels &l, int64_t row)
+{
+    return l.range[row].hi - l.range[row].lo == 1;
+}
+
 }  // namespace
 
 /* Labels without weights: a row whose label is ignored takes no part at all. */
@@ -47,32 +52,6 @@ extern "C" __global__ void __launch_bounds__(128) skl_label_weights(const __grid
 }
 
 /* ------------------------------------------------------------------------------------------------- scores --- */
-
-namespace
-{
-
-/* The lanes' shares of <a, b>, summed up in every lane. */
-SKL_DEVICE float dot(const skl_gpu_side &s, const char *a, int64_t a_at, int64_t b_at, int lane)
-{
-    float sum = 0;
-    for (int d = lane; d < s.dim; d += 32)
-        sum = fmaf(element(a, a_at + d, s.a.dtype), element(s.b.data, b_at + d, s.b.dtype), sum);
-    __syncwarp(); /* the last turn is not every lane's */
-#pragma unroll
-    for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
-    return sum;
-}
-
-SKL_DEVICE float score_of(const skl_gpu_labels &l, const skl_gpu_side &s, int64_t row, int64_t column, int lane)
-{
-    skl_gpu_vector rows = {s.a.data, {s.a.stride[0], s.a.stride[1], s.a.stride[2]}, s.a.dtype, 0};
-    float x = dot(s, s.a.data, row_offset(rows, row, l.heads, l.n), column * s.b.stride[2], lane);
-    if (s.bias.data)
-        x += element(s.bias.data, column * s.bias.stride[2], s.bias.dtype);
-    return s.cap != 0 ? s.cap * tanhf(s.inner * x) : s.inner * x;
-}
-
-}  // namespace
 
 /* A label outside the columns that its row sees has no mass. */
 extern "C" __global__ void __launch_bounds__(128) skl_label_scores(const __grid_constant__ skl_gpu_labels l)
@@ -88,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(128) skl_label_scores(const __grid_
     for (int side = 0; side < 1 + l.teacher; side++) {
         float x = label == NO_COLUMN ? NAN : -INFINITY;
         if (seen)
-            x = score_of(l, l.side[side], row, label, lane);
+            x = score_of(l.side[side], row, l.heads, l.n, label, lane);
         if (lane == 0)
             l.score[2 * row + side] = x;
     }
@@ -131,18 +110,22 @@ extern "C" __global__ void __launch_bounds__(128) skl_finish_labels(const __grid
     if (row >= l.rows)
         return;
     const bool work = has_work(l, row), labelled = work && label_of(l, row) != IGNORED;
-    const double divergence = l.teacher && work ? l.loss[row] : 0;
+    const double divergence = l.diverges && work ? l.loss[row] : 0;
     double lse = -HUGE_VAL, ce = 0, logprob[2] = {0, 0}, l1 = 0;
     if (l.ids.data && work) {
         lse = lse_at_1(l, row, 0);
         l1 = lse == -HUGE_VAL ? 0 : exp(lse - l.temperature * l.unit[0] * row_value(l.m[0], row, l.heads, l.n));
     }
     if (labelled) {
-        const double z = l.temperature * l.unit[0] * l.score[2 * row];
+        /* A label that is its row's only column has the LSE for its logit, whatever the order of the sums: ce = 0. */
+        const bool only = has_one_column(l, row) && l.score[2 * row] > -INFINITY;
+        const double z = only ? lse : l.temperature * l.unit[0] * l.score[2 * row];
         ce = cross_entropy(l, row, lse, z);
         logprob[0] = z - lse;
         if (l.logprob[1].data)
-            logprob[1] = l.temperature * l.unit[1] * l.score[2 * row + 1] - lse_at_1(l, row, 1);
+            logprob[1] = only && l.score[2 * row + 1] > -INFINITY
+                             ? 0
+                             : l.temperature * l.unit[1] * l.score[2 * row + 1] - lse_at_1(l, row, 1);
     }
     double loss = l.kl_weight != 0 ? l.kl_weight * divergence : 0;
     loss += l.label_weight != 0 ? l.label_weight * ce : 0;
@@ -154,17 +137,6 @@ extern "C" __global__ void __launch_bounds__(128) skl_finish_labels(const __grid
     put_row(l.logprob[0], row, l.heads, l.n, logprob[0]);
     put_row(l.logprob[1], row, l.heads, l.n, logprob[1]);
     put_row(l.l1, row, l.heads, l.n, l1);
-}
-
-extern "C" __global__ void __launch_bounds__(128) skl_put_detail(const __grid_constant__ skl_gpu_put_detail args)
-{
-    int64_t row = own_row();
-    if (row >= args.rows)
-        return;
-    const skl_state s = args.state[row];
-    const skl_side_state p = {s.m_t, s.l_t, s.acc_t}, q = {s.m_s, s.l_s, s.acc_s};
-    double x = args.detail == SKL_DETAIL_KL ? skl_finish_kl(&p, &q) : p.l == 0 ? 0 : log(p.l) - p.acc / p.l;
-    put_row(args.to, row, args.heads, args.n, x);
 }
 
 /* ------------------------------------------------------------------------------------------------- dz --- */
@@ -229,6 +201,21 @@ extern "C" __global__ void __launch_bounds__(128) skl_label_factors(const __grid
     args.factors[row] = f;
 }
 
+namespace
+{
+
+/* dz of a row's only column: q is exactly 1, and neither KL nor cross-entropy has a gradient there. */
+SKL_DEVICE float only_dz(const skl_gpu_label_entries &args, int64_t row)
+{
+    const skl_gpu_labels &l = args.labels;
+    const double lse = l.z_loss > 0 ? lse_at_1(l, row, 0) : 0, excess = 2 * l.label_weight * l.z_loss * lse;
+    if (args.how == SKL_LABELS_IN_KL)
+        return (float)(l.lse_weight / args.norm);
+    return (float)((l.label_weight + excess + l.lse_weight < 0 ? -1 : 1) * (excess + l.lse_weight));
+}
+
+}  // namespace
+
 /* One thread a row of the slab. */
 extern "C" __global__ void __launch_bounds__(128) skl_label_entries(const __grid_constant__ skl_gpu_label_entries args)
 {
@@ -242,6 +229,8 @@ extern "C" __global__ void __launch_bounds__(128) skl_label_entries(const __grid
         return;
     const skl_gpu_factors f = g.factors[row];
     const float x = l.score[2 * row], other = args.how == SKL_LABELS_IN_KL ? l.score[2 * row + 1] : 0;
-    const float dz = dz_of<SKL_DZ_Q>(terms_of(g.problem, g.references[row]), g.problem.side, 1, 0, other, x);
-    put_element(args.slab.slab, i * args.slab.ld + j, args.slab.dtype, dx_from(g, f, dz - f.c, other, x));
+    float dz = dz_of<SKL_DZ_Q>(terms_of(g.problem, g.references[row]), g.problem.side, 1, 0, other, x) - f.c;
+    if (has_one_column(l, row) && x > -INFINITY && f.r == f.r)
+        dz = only_dz(args, row);
+    put_element(args.slab.slab, i * args.slab.ld + j, args.slab.dtype, dx_from(g, f, dz, other, x));
 }

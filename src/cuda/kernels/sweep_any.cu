@@ -4,7 +4,7 @@
  * tensor cores: a product of f32 operands keeps 24 bits where TF32 would keep 11.
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
- *     kl, jsd, second: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a slab
+ *     kl, jsd, second, top, rest: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a slab
  *
  * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a tile.
  *
@@ -13,6 +13,8 @@
  *   error   sums of dim products in f32, in order: |error of x| <= dim 2^-24 sum |a b|, a tenth of that in practice
  */
 #include "column.cuh"
+#include "rest.cuh"
+#include "top.cuh"
 #include "../shapes.h"
 
 namespace
@@ -30,6 +32,7 @@ struct plain {
     const place at;
     const int tx, ty; /* columns 4 tx .. and rows 4 ty .. of the tile */
     const skl_gpu_range *ranges;
+    int first; /* column of the tile */
 
     __device__ __forceinline__ plain(const skl_gpu_problem &problem, int block)
         : p(problem), at(place_of<TILE>(problem, block)), tx(threadIdx.x & 15), ty(threadIdx.x >> 4)
@@ -162,6 +165,69 @@ struct plain_sums {
     }
 };
 
+struct plain_top {
+    row_top top[4];
+    bool counts;
+
+    __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
+    {
+        counts = args.limits;
+#pragma unroll
+        for (int i = 0; i < 4; i++) top[i] = start_top(args, f.at.first + min(4 * f.ty + i, f.at.valid - 1));
+    }
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
+    {
+        const int first = f.first + 4 * f.tx, column[4] = {first, first + 1, first + 2, first + 3};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float row[2][4] = {{x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3]},
+                                     {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]}};
+            push_row(top[i], row, column, counts);
+        }
+    }
+    __device__ __forceinline__ void write(const plain &f, const skl_gpu_forward &args)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = 4 * f.ty + i;
+            write_top<16>(top[i], args, blockIdx.y, f.at.first + row, f.tx == 0 && row < f.at.valid);
+        }
+    }
+};
+
+struct plain_rest {
+    rest_state state[4];
+    float factor;
+
+    __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
+    {
+        factor = f.p.side[1].factor;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            state[i] = start_rest(args, f.at.first + min(4 * f.ty + i, f.at.valid - 1),
+                                  blockIdx.y * args.split_columns);
+    }
+    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
+    {
+        const int first = f.first + 4 * f.tx, column[4] = {first, first + 1, first + 2, first + 3};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float row[4] = {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]};
+            take_listed(state[i], row, column, first + 4);
+            push_rest_row(state[i], row, factor);
+        }
+        __syncwarp();
+    }
+    __device__ __forceinline__ void write(const plain &f, const skl_gpu_forward &args)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = 4 * f.ty + i;
+            write_rest<16>(state[i], args, blockIdx.y, f.at.first + row, factor, f.tx == 0 && row < f.at.valid);
+        }
+    }
+};
+
 struct plain_jsd : plain_sums {
     __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
     {
@@ -197,6 +263,7 @@ template <class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &args)
     push.start(f, args);
     for (int c = first; c < end; c += TILE) {
         float x[2][4][4];
+        f.first = c;
         f.logits(shared.a, shared.b, c, x);
         push.push(f, x);
     }
@@ -241,6 +308,16 @@ extern "C" __global__ void __launch_bounds__(256) skl_plain_jsd(const __grid_con
 extern "C" __global__ void __launch_bounds__(256) skl_plain_second(const __grid_constant__ skl_gpu_forward args)
 {
     sweep<plain_second>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256) skl_plain_top(const __grid_constant__ skl_gpu_forward args)
+{
+    sweep<plain_top>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256) skl_plain_rest(const __grid_constant__ skl_gpu_forward args)
+{
+    sweep<plain_rest>(args);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)

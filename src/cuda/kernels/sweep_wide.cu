@@ -4,7 +4,7 @@
  * shared memory, DEPTH entries of the dimension at a time.
  *
  *     x_P = A_P B_P^T over dim_P, then x_Q = A_Q B_Q^T over dim_Q          [ROWS x COLUMNS] a tile, both in registers
- *     kl, jsd, second: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile into a slab,
+ *     kl, jsd, second, top, rest: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile into a slab,
  *     rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width
  *
  * A block owns 128 rows and goes through a split of the columns, 128 at a time: 8 warps, 4 along the rows and 2 along the
@@ -20,6 +20,8 @@
  * The two warps of a row keep states of their own, written as two splits: they need not meet.
  */
 #include "column.cuh"
+#include "rest.cuh"
+#include "top.cuh"
 #include "../shapes.h"
 
 namespace
@@ -51,6 +53,7 @@ template <int TYPE> struct stream {
     uint32_t a_at, b_at; /* where this lane reads fragments, in the first stage, step 0 */
     uint32_t stage;      /* in use */
     int chunks_left;     /* that the products have not used */
+    int first;           /* column of the group that is being pushed */
     /* Where the copies are: column of the tile, side, entries of the dimension that are left. */
     int column, end, side, left;
     const uint16_t *a_from, *b_from;
@@ -207,10 +210,11 @@ template <int TYPE, class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &arg
         const bool inside = PUSH::FAST && c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
+            f.first = c + (f.across * GROUPS + group) * 16;
             if (inside)
                 push.template push<false>(f, x[0][group], x[1][group]);
             else {
-                edge_logits(f, x[0][group], x[1][group], c + (f.across * GROUPS + group) * 16);
+                edge_logits(f, x[0][group], x[1][group], f.first);
                 push.template push<true>(f, x[0][group], x[1][group]);
             }
         }
@@ -289,5 +293,7 @@ template <int TYPE, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX 
 KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>>(args)))
 KERNEL(SKL_TYPE, jsd, skl_gpu_forward, (sweep<SKL_TYPE, push_jsd<MT, 2>>(args)))
 KERNEL(SKL_TYPE, second, skl_gpu_forward, (sweep<SKL_TYPE, push_second<MT, 2>>(args)))
+KERNEL(SKL_TYPE, top, skl_gpu_forward, (sweep<SKL_TYPE, push_top<MT, 2>>(args)))
+KERNEL(SKL_TYPE, rest, skl_gpu_forward, (sweep<SKL_TYPE, push_rest<MT, 2>>(args)))
 KERNEL(SKL_TYPE, dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of))
 KERNEL(SKL_TYPE, second_dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of_column))

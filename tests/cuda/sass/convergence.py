@@ -49,7 +49,7 @@ def _walk(blocks: list[listing.Block], start: list[int], apart: bool) -> listing
                 return i
             if apart:
                 continue
-            if i.name == "BSSY":
+            if i.name in ("BSSY", "BREAK"):  # a lane that has left a barrier does not wait there
                 inner |= {i.operands[0]}
             elif i.name == "WARPSYNC" or (i.name == "BSYNC" and i.operands[0] not in inner):
                 after = []

@@ -32,6 +32,7 @@ CASES: list[tuple[str, bool, list[str]]] = [
     ("a barrier that is set behind the branch", True, [TID, ODD, "@P0 BRA `(.L_1)", "BSSY B0, `(.L_1)", ".L_1:", "BSYNC B0", PRODUCT]),
     ("one barrier inside another", False, [TID, ODD, "BSSY B0, `(.L_2)", "BSSY B1, `(.L_1)", *SKIP, "BSYNC B1", "@P0 BRA `(.L_2)", "NOP", ".L_2:", "BSYNC B0", PRODUCT]),
     ("the inner barrier alone", True, [TID, ODD, "BSSY B0, `(.L_2)", "@P0 BRA `(.L_2)", "BSSY B1, `(.L_1)", *SKIP, "BSYNC B1", ".L_2:", PRODUCT]),
+    ("lanes that leave the barrier", True, [TID, ODD, "BSSY B0, `(.L_1)", "@P0 BRA `(.L_2)", "NOP", ".L_1:", "BSYNC B0", PRODUCT, "EXIT", ".L_2:", "BREAK B0", "BRA `(.L_1)"]),
     ("__syncwarp", False, [TID, ODD, *SKIP, "WARPSYNC 0xffffffff", PRODUCT]),
     ("a product on one way only", True, [TID, ODD, "BSSY B0, `(.L_1)", "@P0 BRA `(.L_1)", PRODUCT, ".L_1:", "BSYNC B0"]),
     ("a matrix load", True, [TID, ODD, *SKIP, "LDSM.16.M88.4 R4, [R8]"]),

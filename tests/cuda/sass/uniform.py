@@ -69,7 +69,7 @@ def _result(i: Instruction, state: bytearray) -> int:
     """b of what an instruction writes. Most make of uniform operands something uniform, of others something that is not."""
     name, o = i.name, i.operands
     if name == "S2R":
-        return LANE_BITS if o[1] == "SR_TID.X" else 0 if o[1].startswith("SR_CTAID") else DIVERGENT
+        return LANE_BITS if o[1] == "SR_TID.X" else 0 if o[1].startswith(("SR_CTAID", "SR_CgaCtaId")) else DIVERGENT
     if name == "VOTE":
         return 0
     if name in NEVER_UNIFORM:
