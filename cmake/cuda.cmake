@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA back end: finding nvcc, what is compiled, and how. Sets 'cuda_sources' and 'cuda_objects' for the library and
-# 'cuda_libraries' for who links it. CMake's own CUDA language is not used: it would link with a C++ compiler, and it
-# cannot compile one source several times.
+# The CUDA back end: finding nvcc, what is compiled, and how. Sets 'cuda_sources' and 'cuda_objects' for the library,
+# 'cuda_libraries' for who links it and 'cuda_planning' for the tests. CMake's own CUDA language is not used: it would
+# link with a C++ compiler, and it cannot compile one source several times.
 
 if(DEFINED ENV{CUDACXX})
   get_filename_component(cudacxx_dir "$ENV{CUDACXX}" DIRECTORY)
@@ -25,6 +25,18 @@ else()
   set(cuda_why "no nvcc on PATH, in CUDACXX, CUDA_HOME or /usr/local/cuda")
 endif()
 option(STREAMKL_CUDA "Build the CUDA back end" ${cuda_default})
+
+# What decides which kernels run, and calls the device by the table of host/device.h alone: it needs nothing of NVIDIA's,
+# and tests/test_launches.c runs it on a table of its own in every build.
+set(cuda_planning
+  src/cuda/host/attention_grad.c
+  src/cuda/host/details.c
+  src/cuda/host/kernels.c
+  src/cuda/host/labels.c
+  src/cuda/host/lists.c
+  src/cuda/host/plan.c
+  src/cuda/host/run.c
+  src/cuda/host/slab_grad.c)
 
 set(cuda_sources src/cuda/host/none.c)
 set(cuda_objects)
@@ -74,17 +86,7 @@ foreach(line ${cuda_lines})
 endforeach()
 list(REMOVE_DUPLICATES cuda_units)
 
-set(cuda_sources
-  src/cuda/host/attention_grad.c
-  src/cuda/host/blas.c
-  src/cuda/host/cudart.c
-  src/cuda/host/details.c
-  src/cuda/host/kernels.c
-  src/cuda/host/labels.c
-  src/cuda/host/lists.c
-  src/cuda/host/plan.c
-  src/cuda/host/run.c
-  src/cuda/host/slab_grad.c)
+set(cuda_sources ${cuda_planning} src/cuda/host/blas.c src/cuda/host/cudart.c)
 
 # ------------------------------------------------------------------------------------------------- how ---
 
