@@ -128,13 +128,14 @@ set(cuda_ptx_files)
 set(cuda_cubin_files)
 foreach(unit ${cuda_units})
   set(command ${STREAMKL_NVCC} ${cuda_flags} ${cuda_definitions_${unit}})
-  # nvcc keeps the machine code it packs into the object: the tests and the model look at what is shipped.
+  # nvcc keeps the PTX and the machine code it packs into the object: the tests and the model look at what is shipped.
   get_filename_component(stem ${cuda_source_${unit}} NAME_WE)
   set(keep ${cuda_dir}/keep/${unit})
   set(least ${cuda_least_${unit}})
   set(codes compute_${least})
+  set(ptx ${cuda_dir}/ptx/${unit}.ptx)
   set(cubins)
-  set(copies)
+  set(copies COMMAND ${CMAKE_COMMAND} -E copy ${keep}/${stem}.ptx ${ptx})
   foreach(arch ${cuda_architectures})
     if(arch LESS least)
       continue()
@@ -144,7 +145,7 @@ foreach(unit ${cuda_units})
     list(APPEND copies COMMAND ${CMAKE_COMMAND} -E copy ${keep}/${stem}.sm_${arch}.cubin
       ${cuda_dir}/cubin/${unit}.sm_${arch}.cubin)
   endforeach()
-  add_custom_command(OUTPUT ${cuda_dir}/${unit}.o ${cubins}
+  add_custom_command(OUTPUT ${cuda_dir}/${unit}.o ${ptx} ${cubins}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${keep}
     COMMAND ${command} ${cuda_host_flags} -gencode arch=compute_${least},code=[${codes}] -Xfatbin -compress-all
       -keep -keep-dir ${keep} -c ${cuda_source_${unit}} -o ${cuda_dir}/${unit}.o
@@ -152,26 +153,14 @@ foreach(unit ${cuda_units})
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${keep}
     DEPENDS ${cuda_source_${unit}} ${cuda_headers}
     COMMENT "Building CUDA object ${unit}" VERBATIM)
-  # On its own, in a fraction of the time, for who works on a kernel.
-  add_custom_command(OUTPUT ${cuda_dir}/ptx/${unit}.ptx
-    COMMAND ${command} -arch=compute_${cuda_least_${unit}} -ptx ${cuda_source_${unit}} -o ${cuda_dir}/ptx/${unit}.ptx
-    DEPENDS ${cuda_source_${unit}} ${cuda_headers}
-    COMMENT "Building PTX ${unit}" VERBATIM)
   list(APPEND cuda_objects ${cuda_dir}/${unit}.o)
   list(APPEND cuda_cubin_files ${cubins})
-  list(APPEND cuda_ptx_files ${cuda_dir}/ptx/${unit}.ptx)
+  list(APPEND cuda_ptx_files ${ptx})
 endforeach()
 set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
 
-# Both libraries are made of the same objects: one target makes them, or two jobs of make would.
-add_custom_target(cuda_objects DEPENDS ${cuda_objects} ${cuda_cubin_files})
-add_custom_target(cuda_cubins)
-add_dependencies(cuda_cubins cuda_objects)
-if(STREAMKL_TESTS AND NOT SKBUILD)
-  add_custom_target(cuda_ptx ALL DEPENDS ${cuda_ptx_files})
-else()
-  add_custom_target(cuda_ptx DEPENDS ${cuda_ptx_files})
-endif()
+# Both libraries and the tests use the same files: one target makes them, or two jobs of make would.
+add_custom_target(cuda_objects DEPENDS ${cuda_objects} ${cuda_ptx_files} ${cuda_cubin_files})
 
 # ------------------------------------------------------------------------------------------------ with ---
 

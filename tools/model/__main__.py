@@ -62,7 +62,7 @@ def find_cubins(places: list[Path]) -> Iterator[elf.Cubin]:
     files = [f for place in places for f in (sorted(place.glob("**/*.cubin")) if place.is_dir() else [place])]
     if not files:
         sys.exit(
-            f"no cubins in {', '.join(map(str, places))}: build the target cuda_cubins, then give build/cuda/cubin"
+            f"no cubins in {', '.join(map(str, places))}: build the target cuda_objects, then give build/cuda/cubin"
         )
     for file in files:
         try:
