@@ -89,3 +89,33 @@ int test_all_ways(const struct kit_case *c)
     test_context("%s", "");
     return wrong;
 }
+
+void test_same_bits(const struct kit_case *c)
+{
+    static const int threads[] = {1, 2, 3, 5};
+    double *one[KIT_RESULTS] = {0}, value = 0;
+    struct kit_fixture f;
+    test_build(&f, c);
+    for (int j = 0; j < COUNT(threads); j++) {
+        f.p.threads = threads[j];
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
+        CHECK(skl_value_and_grad(&f.p, &out) == SKL_OK, "%s", skl_last_error());
+        CHECK(j == 0 || memcmp(&f.value, &value, sizeof value) == 0, "%d threads: value", threads[j]);
+        value = f.value;
+        for (int k = 0; k < KIT_RESULTS; k++) {
+            int64_t n = f.out[k].t.data ? kit_count(&f.out[k].t) : 0;
+            if (j == 0)
+                one[k] = kit_doubles((size_t)n);
+            for (int64_t i = 0; i < n; i++) {
+                double got = kit_get(&f.out[k].t, i);
+                if (j == 0)
+                    one[k][i] = got;
+                else if (!CHECK(memcmp(&got, &one[k][i], sizeof got) == 0, "%d threads: %s[%lld]", threads[j],
+                                kit_results[k].name, (long long)i))
+                    break;
+            }
+        }
+    }
+    for (int k = 0; k < KIT_RESULTS; k++) free(one[k]);
+    test_destroy(&f);
+}

@@ -36,4 +36,7 @@ int test_run_slices(struct kit_fixture *f, int64_t n);
 /* Builds, expects, runs every way on every instruction set here, destroys. */
 int test_all_ways(const struct kit_case *c);
 
+/* Checks that value and gradients have the bits of one thread with 2, 3 and 5 threads. */
+void test_same_bits(const struct kit_case *c);
+
 #endif

@@ -94,32 +94,9 @@ static void test_one_by_one(int packed, int64_t rows, int exact)
 static void test_threads(double skip_below, int own)
 {
     struct kit_case c = kit_attention_case(1500, 1500, 16);
-    struct kit_fixture f;
     c.packed = 11, c.heads = 4, c.key_heads[S] = 2, c.key_heads[T] = 4, c.causal = 1, c.skip_below = skip_below;
     c.own = own, c.dtype[S] = own ? SKL_BF16 : SKL_F32;
-    test_build(&f, &c);
-    double *one[KIT_RESULTS] = {0}, value = 0;
-    for (int threads = 1; threads <= 5; threads += 2) {
-        f.p.threads = threads;
-        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
-        CHECK(skl_value_and_grad(&f.p, &out) == SKL_OK, "%s", skl_last_error());
-        CHECK(threads == 1 || f.value == value, "%d threads: value", threads);
-        value = f.value;
-        for (int k = 0; k < KIT_RESULTS; k++) {
-            int64_t n = f.out[k].t.data ? kit_count(&f.out[k].t) : 0;
-            if (threads == 1)
-                one[k] = kit_doubles((size_t)n);
-            for (int64_t i = 0; i < n; i++) {
-                double got = kit_get(&f.out[k].t, i);
-                if (threads == 1)
-                    one[k][i] = got;
-                else if (!CHECK(got == one[k][i], "%d threads: %s[%lld]", threads, kit_results[k].name, (long long)i))
-                    break;
-            }
-        }
-    }
-    for (int k = 0; k < KIT_RESULTS; k++) free(one[k]);
-    test_destroy(&f);
+    test_same_bits(&c);
 }
 
 /* [1, H, sequences n, ..] as a batch, [sequences, H, n, ..]. */
