@@ -109,10 +109,37 @@ static void border(void)
     CHECK(value != 7, "nothing was written");
 }
 
+/* Renormalised, the columns off the list do not exist, however large they are: also where the LSE of all columns is asked for,
+ * under which those of the list have no mass at all. */
+static void far_below(int reverse)
+{
+    static float a[] = {1}, b[] = {3000, 0, 1}, logprobs[] = {0, 0}, lse, da, db[3];
+    static int32_t ids[] = {2, 1};
+    struct skl_tensor none = {0};
+    struct skl_listed l = {sizeof l, skl_matrix(SKL_I32, ids, 1, 2), skl_matrix(SKL_F32, logprobs, 1, 2),
+                           none,     SKL_TAIL_RENORMALISE,           0,
+                           0};
+    struct skl_problem p = skl_linear(skl_matrix(SKL_F32, a, 1, 1), skl_matrix(SKL_F32, b, 3, 1), none, none);
+    struct skl_outputs out = skl_no_outputs();
+    double value, q = 1 / (1 + exp(-1)),
+                  kl = reverse ? q * log(2 * q) + (1 - q) * log(2 * (1 - q)) : -log(4 * q * (1 - q)) / 2;
+    double dz = reverse ? q * (log(2 * q) - kl) : q - 0.5;
+    p.listed = &l, p.divergence = reverse ? SKL_REVERSE_KL : SKL_FORWARD_KL;
+    out.value = &value, out.lse_s = skl_vector(SKL_F32, &lse, 1);
+    out.s.a = skl_matrix(SKL_F32, &da, 1, 1), out.s.b = skl_matrix(SKL_F32, db, 3, 1);
+    CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+    CHECK(lse == 3000, "LSE %g", (double)lse);
+    CHECK_NEAR(value, kl, 1e-6, "KL of a list far below");
+    CHECK_NEAR(da, dz, 1e-6, "da of a list far below");
+    CHECK(db[0] == 0 && fabs((double)db[2] - dz) < 1e-6 && fabs((double)db[1] + dz) < 1e-6, "db %g %g %g",
+          (double)db[0], (double)db[1], (double)db[2]);
+}
+
 int main(void)
 {
     test_begin("test_listed");
     for (int kind = 0; kind < KIT_LISTED_KINDS; kind++) random_cases(kind, test_cases(60, 6));
+    far_below(0), far_below(1);
     border();
     return test_end();
 }

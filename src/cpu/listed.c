@@ -200,6 +200,13 @@ struct against {
     int renormalise, reverse;
 };
 
+/* The largest z, or m. */
+static double top_of(const struct skl_entry *e, int64_t n, double unit, double m)
+{
+    for (int64_t k = 0; k < n; k++) m = unit * (double)e[k].x > m ? unit * (double)e[k].x : m;
+    return m;
+}
+
 /* sum e^{z - m} */
 static double mass_of(const struct skl_entry *e, int64_t n, double unit, double m)
 {
@@ -220,8 +227,10 @@ static struct against against(const struct skl_run *run, const struct skl_block 
                         .l = r->l[s],
                         .renormalise = w->listed.tail == SKL_TAIL_RENORMALISE,
                         .reverse = w->listed.reverse};
-    if (a.renormalise)
+    if (a.renormalise) { /* under an m of its own: columns off the list may be so large that nothing is left under theirs */
+        a.m = top_of(a.e, a.list->n, a.unit, -INFINITY);
         a.l = mass_of(a.e, a.list->n, a.unit, a.m);
+    }
     a.log_l = log(a.l);
     a.log_q_rest = r->l_rest == 0 || a.renormalise ? -INFINITY : (r->m_rest - a.m) + (log(r->l_rest) - a.log_l);
     return a;
@@ -263,7 +272,7 @@ void skl_finish_listed(const struct skl_run *run, const struct skl_block *block,
     int64_t n = block->lists[row].n;
     double m = r->m[s], l = r->l[s];
     r->m_rest = m, r->l_rest = l;
-    for (int64_t k = 0; k < n; k++) m = unit * (double)e[k].x > m ? unit * (double)e[k].x : m;
+    m = top_of(e, n, unit, m);
     if (m > -INFINITY && l != 0)
         l *= exp(r->m_rest - m);
     l += mass_of(e, n, unit, m);

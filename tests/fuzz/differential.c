@@ -14,7 +14,7 @@
 
 struct counts {
     int64_t calls[KINDS][PATHS], failed[KINDS][PATHS];
-    int64_t of_use[2][3], of_isa[5];
+    int64_t of_use[2][3], of_isa[5], of_tail[4][2];
     int64_t compared, unbounded, failures;
     double worst[KINDS][RATIOS];
 };
@@ -23,7 +23,10 @@ static void count(struct counts *t, const struct call *c, const struct judge *j)
 {
     t->calls[c->kind][c->path]++;
     t->failed[c->kind][c->path] += j->failures > 0;
-    t->of_use[c->p.use][c->p.divergence]++;
+    if (c->p.listed)
+        t->of_tail[c->listed.tail][c->p.divergence]++;
+    else
+        t->of_use[c->p.use][c->p.divergence]++;
     t->of_isa[c->p.isa]++;
     t->compared += j->compared, t->unbounded += j->unbounded;
     t->failures += j->failures > 0;
@@ -52,6 +55,9 @@ static void print_counts(const struct counts *t, int64_t calls, uint64_t seed)
     printf("attention: forward %lld, reverse %lld, jsd %lld; linear: forward %lld, reverse %lld, jsd %lld\n",
            (long long)t->of_use[0][0], (long long)t->of_use[0][1], (long long)t->of_use[0][2],
            (long long)t->of_use[1][0], (long long)t->of_use[1][1], (long long)t->of_use[1][2]);
+    printf("listed teachers: bucket %lld, reverse %lld; renormalise %lld, reverse %lld; zero %lld; teacher %lld\n",
+           (long long)t->of_tail[0][0], (long long)t->of_tail[0][1], (long long)t->of_tail[1][0],
+           (long long)t->of_tail[1][1], (long long)t->of_tail[2][0], (long long)t->of_tail[3][0]);
     for (int i = 0; i < 5; i++)
         if (t->of_isa[i])
             printf("%s %lld  ", skl_isa_name((enum skl_isa)i), (long long)t->of_isa[i]);

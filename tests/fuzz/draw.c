@@ -69,6 +69,8 @@ static void draw_masks(struct call *c)
     struct rng *r = &c->random;
     int attention = c->p.use == SKL_ATTENTION, one = c->kind == KIND_ONE_COLUMN && c->columns > 1;
     c->p.window_left = c->p.window_right = -1;
+    if (c->p.listed)
+        return;
     if (attention && !one) {
         c->p.causal = rng_chance(r, 25);
         c->p.window_left = rng_chance(r, 20) ? rng_size(r, 1, c->columns + 3) - 1 : -1;
@@ -320,18 +322,22 @@ static void finish_problem(struct call *c)
     for (int i = 0; i < 2; i++) {
         struct side *s = &c->side[i];
         struct skl_side *to = i == STUDENT ? &p->s : &p->t;
-        to->a = s->a.t, to->b = s->b.t, to->bias = s->bias.t;
+        if (i == STUDENT || !p->listed)
+            to->a = s->a.t, to->b = s->b.t, to->bias = s->bias.t;
         s->A = view_read(&s->a.t), s->B = view_read(&s->b.t), s->C = view_read(&s->bias.t);
         view_remember(&s->a), view_remember(&s->b), view_remember(&s->bias);
     }
     p->begin = c->begin.t, p->end = c->end.t, p->weight = c->weight.t;
     view_remember(&c->begin), view_remember(&c->end), view_remember(&c->weight), view_remember(&c->ids);
+    view_remember(&c->list_ids), view_remember(&c->list_logprobs), view_remember(&c->list_rest);
 }
 
 static void draw_wishes(struct call *c)
 {
     struct rng *r = &c->random;
     c->want = (int)rng_between(r, 1, 63), c->half_grads = (int)rng_between(r, 0, 63);
+    if (c->p.listed)
+        c->want = c->want & 7 ? c->want & 7 : 1;
     for (int i = 0; i < 2; i++)
         if (!c->side[i].bias.memory)
             c->want &= ~(1 << (3 * i + GRAD_BIAS));
@@ -352,9 +358,13 @@ void draw_call(struct call *c, struct rng random)
     c->path = (enum path)rng_between(&c->random, 0, PATHS - 1);
     draw_shapes(c);
     draw_options(c);
+    if (draw_is_listed(c))
+        c->p.listed = &c->listed;
     draw_masks(c);
     draw_weights(c);
     apply_masks(c);
+    if (c->p.listed)
+        draw_lists(c);
     draw_labels(c);
     apply_weights(c);
     for (int i = 0; i < 2; i++) {
@@ -376,6 +386,7 @@ void draw_free(struct call *c)
         free(s->A), free(s->B), free(s->C);
     }
     view_free(&c->begin), view_free(&c->end), view_free(&c->weight), view_free(&c->ids);
+    view_free(&c->list_ids), view_free(&c->list_logprobs), view_free(&c->list_rest);
     free(c->lo), free(c->hi), free(c->g), free(c->label);
 }
 
@@ -397,7 +408,8 @@ void draw_describe(const struct call *c, char *text, size_t size)
              "bias %d/%d, "
              "scale %g/%g, softcap %g/%g, T %g, beta %g, spread %.3g/%.3g, offset %.4g/%.4g, weights %d, reduction %d, "
              "labels %d (%g, KL %g, smoothing %g, z %g), causal %d, "
-             "window %lld/%lld, begin/end %d/%d, skip_below %g, isa %s, threads %d, gradients %d, limit %d",
+             "window %lld/%lld, begin/end %d/%d, skip_below %g, isa %s, threads %d, gradients %d, limit %d, "
+             "listed %d (tail %d, k %lld, stored at %g, rest %d)",
              kind_names[c->kind], path_names[c->path], c->p.use == SKL_ATTENTION ? "attention" : "linear",
              divergences[c->p.divergence], (long long)c->batch, (long long)c->heads, (long long)c->n,
              (long long)c->columns, (long long)s->dim, (long long)t->dim, (long long)s->key_heads,
@@ -407,5 +419,6 @@ void draw_describe(const struct call *c, char *text, size_t size)
              c->weight.memory != NULL, (int)c->p.reduction, c->ids.memory != NULL, c->labels.weight,
              c->labels.kl_weight, c->labels.smoothing, c->labels.z_loss, (int)c->p.causal, (long long)c->p.window_left,
              (long long)c->p.window_right, c->begin.memory != NULL, c->end.memory != NULL, c->p.skip_below,
-             skl_isa_name((enum skl_isa)c->p.isa), (int)c->p.threads, c->want, c->limit);
+             skl_isa_name((enum skl_isa)c->p.isa), (int)c->p.threads, c->want, c->limit, c->p.listed != NULL,
+             (int)c->listed.tail, (long long)c->k, c->listed.stored_temperature, c->list_rest.memory != NULL);
 }

@@ -30,10 +30,10 @@ enum path {
 
 extern const char *const kind_names[KINDS], *const path_names[PATHS];
 
-/* The results over the rows, in the order of skl_outputs; those after STATE_RESULTS are not of partial rows, and L1_S is
- * only for a backward. */
+/* The results over the rows, in the order of skl_outputs; those after STATE_RESULTS are not of partial rows, L1_S is only for
+ * a backward, M_REST and L_REST are those of a listed teacher. */
 enum { LOSS, LSE_S, LSE_T, KL_S, KL_T, M_S, M_T, L_S, L_T, STATE_RESULTS };
-enum { KL = STATE_RESULTS, CE, ENTROPY_S, ENTROPY_T, LOGPROB_S, LOGPROB_T, L1_S, ROW_RESULTS };
+enum { KL = STATE_RESULTS, CE, ENTROPY_S, ENTROPY_T, LOGPROB_S, LOGPROB_T, L1_S, M_REST, L_REST, ROW_RESULTS };
 
 /* The gradients: 3 side + one of these. */
 enum { GRAD_A, GRAD_B, GRAD_BIAS, GRADS = 6 };
@@ -54,7 +54,10 @@ struct call {
     struct side side[2];
     struct view begin, end, weight, ids;
     struct skl_labels labels; /* p.labels points to it, or nowhere */
-    int ndim;                 /* of a tensor over the rows */
+    struct skl_listed listed; /* p.listed points to it, or nowhere; then the problem has no teacher's side */
+    struct view list_ids, list_logprobs, list_rest;
+    int64_t k; /* entries of a list */
+    int ndim;  /* of a tensor over the rows */
     int64_t lead[3];
     int64_t batch, heads, n, rows, columns;
     int64_t *lo, *hi; /* [rows]: the columns a row sees, by this program's own reading of the rules */
@@ -69,6 +72,11 @@ struct call {
 
 void draw_call(struct call *c, struct rng random);
 void draw_free(struct call *c);
+
+/* draw_lists.c: may the call have a listed teacher, which is decided before its masks are? Then its lists, from which rows that
+ * list nothing follow. */
+int draw_is_listed(struct call *c);
+void draw_lists(struct call *c);
 
 /* Which matrix of b a row meets. */
 int64_t draw_matrix(const struct call *c, int side, int64_t row);

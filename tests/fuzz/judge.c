@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const row_names[ROW_RESULTS] = {"loss",      "lse_s",     "lse_t",     "kl_s", "kl_t", "m_s",
-                                                   "m_t",       "l_s",       "l_t",       "kl",   "ce",   "entropy_s",
-                                                   "entropy_t", "logprob_s", "logprob_t", "l1_s"};
+static const char *const row_names[ROW_RESULTS] = {"loss",      "lse_s",     "lse_t",     "kl_s", "kl_t",   "m_s",
+                                                   "m_t",       "l_s",       "l_t",       "kl",   "ce",     "entropy_s",
+                                                   "entropy_t", "logprob_s", "logprob_t", "l1_s", "m_rest", "l_rest"};
 static const char *const grad_names[GRADS] = {"s.a", "s.b", "s.bias", "t.a", "t.b", "t.bias"};
 
 /* Rounding can leave this much below 0 where two distributions are nearly the same. */
@@ -52,15 +52,15 @@ static void zero(struct judge *j, const char *what, int64_t i, double got)
 }
 
 /* LSE = unit m + log l from its two parts, unit = |scale| / T, with a softcap 1 / T. */
-static void judge_parts(struct judge *j, const struct oracle *o, const struct written *w, int side)
+static void judge_parts(struct judge *j, const struct oracle *o, const struct written *w, int side, int of_m, int of_l)
 {
     const struct skl_side *of = side == STUDENT ? &j->call->p.s : &j->call->p.t;
-    const double *m = w->row[M_S + side], *l = w->row[L_S + side];
+    const double *m = w->row[of_m], *l = w->row[of_l];
     double unit = (of->softcap > 0 ? 1 : fabs(draw_scale(j->call, side))) / j->call->p.temperature;
     for (int64_t i = 0; m && l && i < o->row[LOSS].n; i++) {
         double lse = l[i] == 0 ? -INFINITY : unit * m[i] + log(l[i]);
-        near(j, side == STUDENT ? "LSE of m_s, l_s" : "LSE of m_t, l_t", i, isnan(m[i]) ? (double)NAN : lse,
-             o->row[M_S + side].want[i], o->row[M_S + side].bound[i], RATIO_ROWS);
+        near(j, row_names[of_m], i, isnan(m[i]) ? (double)NAN : lse, o->row[of_m].want[i], o->row[of_m].bound[i],
+             RATIO_ROWS);
     }
 }
 
@@ -79,12 +79,13 @@ void judge_rows(struct judge *j, const struct oracle *o, const struct written *w
                 zero(j, row_names[k], i, w->row[k][i]);
             else
                 near(j, row_names[k], i, w->row[k][i], o->row[k].want[i], o->row[k].bound[i], RATIO_ROWS);
-            if (k == LOSS && !j->call->p.labels && w->row[k][i] < MOST_NEGATIVE)
+            if (k == LOSS && !j->call->p.labels && !j->call->p.listed && w->row[k][i] < MOST_NEGATIVE)
                 judge_fail(j, "loss[%lld] = %.3g is negative", (long long)i, w->row[k][i]);
         }
     }
-    judge_parts(j, o, w, STUDENT);
-    judge_parts(j, o, w, TEACHER);
+    judge_parts(j, o, w, STUDENT, M_S, L_S);
+    judge_parts(j, o, w, TEACHER, M_T, L_T);
+    judge_parts(j, o, w, STUDENT, M_REST, L_REST);
 }
 
 /* What rounding to the gradient's own dtype adds; what may overflow in it is not known at all. */

@@ -1,141 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "oracle.h"
 
+#include "distribution.h"
+#include "oracle_lists.h"
+
 #include <stdlib.h>
 
-#define U 0x1p-24
-#define TINY 0x1p-125 /* what underflows may be lost */
-
-/* One side of one row. */
-struct distribution {
-    double *z, *delta;      /* logits and their errors */
-    double *lp, *p, *dp;    /* log-probabilities, probabilities, errors of the probabilities */
-    double *slope, *dslope; /* dz/dx and its error */
-    double *dz, *ddz;       /* gradient of the loss, not yet multiplied by g */
-    double *factor;         /* what an exponential that has underflowed to 0 would have been multiplied by */
-    double lse, dlse;
-    double rounded; /* how far off an LSE may be that was rounded to f32 before probabilities were made of it */
-    double chain;   /* scale / T: the slope without a softcap */
-};
-
-enum { ARRAYS = 10 };
-
-static double *room(int64_t n)
-{
-    double *x = calloc((size_t)n + 1, sizeof *x);
-    if (!x)
-        abort();
-    return x;
-}
-
-static double larger(double x, double y)
-{
-    return x > y ? x : y;
-}
-
-static double smaller(double x, double y)
-{
-    return x < y ? x : y;
-}
-
-/* 0 times infinity is 0 here: what has no mass does not count. */
-static double times(double x, double y)
-{
-    return x == 0 || y == 0 ? 0 : x * y;
-}
-
-/* ------------------------------------------------------------------------------------------------- logits --- */
-
-static void cap(double c, double T, double x, double dx, double scale, struct distribution *d, int64_t j)
-{
-    double v = scale * x / c, dv = fabs(scale) * dx / c + 2 * U * fabs(v), t = tanh(v), far = fabs(v);
-    double dt = larger(tanh(far + dv) - tanh(far), tanh(far) - tanh(far - dv));
-    d->z[j] = c * t / T;
-    d->delta[j] = c / T * dt + 4 * U * fabs(d->z[j]);
-    d->slope[j] = scale / T * (1 - t * t);
-    d->dslope[j] = fabs(scale) / T * (2 * fabs(t) * (dt + 4 * U) + 4 * U);
-}
-
-static void logits(const struct call *c, int side, int64_t row, double T, struct distribution *d)
-{
-    const struct side *s = &c->side[side];
-    const struct skl_side *o = side == STUDENT ? &c->p.s : &c->p.t;
-    double dim = (double)s->dim;
-    double scale = draw_scale(c, side);
-    d->chain = fabs(scale) / T;
-    const double *a = s->A + row * s->dim, *b = s->B + (draw_matrix(c, side, row) * s->height + c->lo[row]) * s->dim;
-    for (int64_t j = 0; j < c->hi[row] - c->lo[row]; j++, b += s->dim) {
-        double x = 0, size = 0;
-        for (int64_t k = 0; k < s->dim; k++) {
-            double term = a[k] * b[k];
-            x += term, size += fabs(term);
-        }
-        double dx = U * 2 * (1 + sqrt(dim)) * size;
-        x += s->C ? s->C[c->lo[row] + j] : 0;
-        dx += s->C ? U * (fabs(x) + fabs(s->C[c->lo[row] + j])) : 0;
-        if (o->softcap > 0) {
-            cap(o->softcap, T, x, dx, scale, d, j);
-            continue;
-        }
-        d->z[j] = scale * x / T;
-        d->delta[j] = fabs(scale) / T * dx + 2 * U * fabs(d->z[j]);
-        d->slope[j] = scale / T;
-        d->dslope[j] = 2 * U * fabs(d->slope[j]);
-    }
-}
-
-/* -------------------------------------------------------------------------------------------- probability --- */
-
-static double logistic(double x)
-{
-    return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x));
-}
-
-static double log_sum(const double *x, int64_t n, int64_t without)
-{
-    double top = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < n; j++) top = j != without && x[j] > top ? x[j] : top;
-    for (int64_t j = 0; j < n && top > -INFINITY; j++) sum += j != without ? exp(x[j] - top) : 0;
-    return top + log(sum);
-}
-
-/* All relative to the largest logit: ties of logits of 1e30 would be lost in an LSE of that size. */
-static void probabilities(struct distribution *d, int64_t n, int rounded)
-{
-    int64_t first = 0;
-    double most = 0, *z = room(n), *moved = room(n);
-    for (int64_t j = 0; j < n; j++) first = d->z[j] > d->z[first] ? j : first;
-    for (int64_t j = 0; j < n; j++) {
-        z[j] = d->z[j] - d->z[first];
-        d->delta[j] += U * (3 - z[j]);
-        most = larger(most, d->delta[j]);
-        moved[j] = z[j] + d->delta[j];
-    }
-    double sum = log_sum(z, n, -1), others = n > 1 ? log_sum(z, n, first) : -INFINITY;
-    d->lse = d->z[first] + sum;
-    d->dlse = larger(log_sum(moved, n, -1) - sum, 0);
-    d->rounded = rounded ? 2 * U * fabs(d->lse) + d->dlse : 0;
-    for (int64_t j = 0; j < n; j++) {
-        double lp = z[j] - sum, p = exp(lp), off = d->delta[j] + d->dlse + d->rounded, s = d->delta[j] + most;
-        double odds = z[j] - (j == first ? others : sum + log1p(-p)), at = logistic(odds);
-        double odds_move = larger(logistic(odds + s) - at, at - logistic(odds - s));
-        d->lp[j] = lp, d->p[j] = p, d->dp[j] = p * expm1(off);
-        if (p == 0 && off > 0)
-            d->dp[j] = exp(smaller(lp + off, 0));
-        if (!rounded)
-            d->dp[j] = smaller(d->dp[j], n == 1 ? 0 : odds_move + 1e-15 * p);
-    }
-    free(z), free(moved);
-}
-
 /* -------------------------------------------------------------------------------------------- divergences --- */
-
-/* Sensitivities to single logits hold while errors are small; where they are not, all that changes counts. 'used' is
- * the largest error of a logit that has any mass. */
-static double spread_error(double linear, double whole, double used)
-{
-    return used < 0.01 ? smaller(1.25 * linear + 8 * used * whole, 1.25 * whole) : whole;
-}
 
 static double largest_used(const struct distribution *P, const struct distribution *Q, int64_t n)
 {
@@ -294,8 +165,8 @@ static void label_row(const struct call *c, int64_t row, struct distribution d[2
         return;
     }
     for (int i = 0; i < 2; i++) {
-        logits(c, i, row, 1, &at_1[i]);
-        probabilities(&at_1[i], n, 0);
+        distribution_logits(c, i, row, 1, &at_1[i]);
+        distribution_probabilities(&at_1[i], n, 0);
         double z = at_1[i].z[y];
         put(o, LOGPROB_S + i, row, at_1[i].lp[y],
             at_1[i].dlse + at_1[i].delta[y] + 4 * U * (1 + fabs(z) + fabs(at_1[i].lse)));
@@ -364,10 +235,14 @@ static void one_row(const struct call *c, int64_t row, int lse_error, struct dis
     int64_t n = c->hi[row] - c->lo[row];
     double result[3] = {0, 0, 0}, bound[3] = {0, 0, 0};
     for (int i = 0; i < 2; i++) {
-        logits(c, i, row, c->p.temperature, &d[i]);
-        probabilities(&d[i], n, lse_error);
+        distribution_logits(c, i, row, c->p.temperature, &d[i]);
+        distribution_probabilities(&d[i], n, lse_error);
     }
-    if (c->p.divergence == SKL_JSD)
+    if (c->p.listed) {
+        struct listed_row r = oracle_listed_row(c, row, S);
+        result[2] = r.d, bound[2] = r.bound;
+        put(o, M_REST, row, r.lse_rest, r.dlse_rest);
+    } else if (c->p.divergence == SKL_JSD)
         jsd(c->p.beta, S, T, n, result, bound);
     else if (c->p.divergence == SKL_FORWARD_KL)
         result[2] = kl(T, S, n, &bound[2]);
@@ -375,7 +250,8 @@ static void one_row(const struct call *c, int64_t row, int lse_error, struct dis
         result[2] = kl(S, T, n, &bound[2]);
     if (S->rounded >= 1 || T->rounded >= 1) /* an LSE in f32 that may be off by 1: probabilities mean nothing */
         nothing_known(d, n, bound);
-    o->exact[row] = !c->p.labels && /* of which the cross-entropy is not 0 */
+    o->exact[row] = !c->p.labels &&
+                    !c->p.listed && /* of which the cross-entropy is not 0, nor need a list be the student's */
                     (c->kind == KIND_IDENTICAL || (flat(S->z, n) && flat(T->z, n) && (c->kind == KIND_FLAT || n == 1)));
     put(o, LOSS, row, o->exact[row] ? 0 : result[2], bound[2]);
     put(o, KL_S, row, o->exact[row] ? 0 : result[0], bound[0]);
@@ -390,7 +266,7 @@ static void one_row(const struct call *c, int64_t row, int lse_error, struct dis
         label_row(c, row, d, at_1, result[2], bound[2], o);
     o->value += c->g[row] * o->row[LOSS].want[row], o->value_bound += fabs(c->g[row]) * o->row[LOSS].bound[row];
     if (!o->exact[row] || lse_error)
-        for (int i = 0; i < 2; i++) add_gradients(c, i, row, &d[i], o);
+        for (int i = 0; i < (c->p.listed ? 1 : 2); i++) add_gradients(c, i, row, &d[i], o);
     if (c->label[row] >= 0)
         add_gradients(c, STUDENT, row, &at_1[STUDENT], o);
 }
@@ -399,20 +275,17 @@ static void one_row(const struct call *c, int64_t row, int lse_error, struct dis
 
 static struct numbers some(int64_t n)
 {
-    return (struct numbers){n, room(n), room(n)};
+    return (struct numbers){n, distribution_room(n), distribution_room(n)};
 }
 
 struct oracle oracle_of(const struct call *c, int lse_error)
 {
     struct oracle o = {.exact = calloc((size_t)c->rows + 1, sizeof(int)), .all_exact = 1};
     struct distribution d[4]; /* at the problem's temperature, and of labels at 1 */
-    double *memory = room(4 * ARRAYS * c->columns);
+    double *memory = distribution_room(4 * ARRAYS * c->columns);
     for (int i = 0; i < ROW_RESULTS; i++) o.row[i] = some(c->rows);
     for (int i = 0; i < 4; i++) {
-        double *at = memory + i * ARRAYS * c->columns;
-        double **array[ARRAYS] = {&d[i].z,     &d[i].delta,  &d[i].lp, &d[i].p,   &d[i].dp,
-                                  &d[i].slope, &d[i].dslope, &d[i].dz, &d[i].ddz, &d[i].factor};
-        for (int k = 0; k < ARRAYS; k++) *array[k] = at + k * c->columns;
+        distribution_place(&d[i], memory + i * ARRAYS * c->columns, c->columns);
         if (i >= 2)
             continue;
         o.grad[3 * i + GRAD_A] = some(view_count(&c->side[i].a.t));
@@ -425,6 +298,7 @@ struct oracle oracle_of(const struct call *c, int lse_error)
         } else {
             o.exact[row] = 1;
             for (int i = 0; i < 2; i++) o.row[LSE_S + i].want[row] = o.row[M_S + i].want[row] = -INFINITY;
+            o.row[M_REST].want[row] = -INFINITY;
         }
         o.all_exact &= o.exact[row];
     }

@@ -8,9 +8,10 @@
 
 struct skl_tensor *outputs_row(struct skl_outputs *o, int which)
 {
-    struct skl_tensor *all[ROW_RESULTS] = {
-        &o->loss, &o->lse_s, &o->lse_t, &o->kl_s,      &o->kl_t,      &o->m_s,       &o->m_t,       &o->l_s,
-        &o->l_t,  &o->kl,    &o->ce,    &o->entropy_s, &o->entropy_t, &o->logprob_s, &o->logprob_t, &o->l1_s};
+    struct skl_tensor *all[ROW_RESULTS] = {&o->loss, &o->lse_s,     &o->lse_t,     &o->kl_s,      &o->kl_t,
+                                           &o->m_s,  &o->m_t,       &o->l_s,       &o->l_t,       &o->kl,
+                                           &o->ce,   &o->entropy_s, &o->entropy_t, &o->logprob_s, &o->logprob_t,
+                                           &o->l1_s, &o->m_rest,    &o->l_rest};
     return all[which];
 }
 
@@ -26,12 +27,19 @@ static const struct skl_tensor *operand_of(const struct skl_problem *p, int whic
     return which % 3 == GRAD_A ? &s->a : which % 3 == GRAD_B ? &s->b : &s->bias;
 }
 
+/* Does the problem have what the result needs? */
+static int is_known(const struct call *c, int k)
+{
+    int of_labels = k == CE || k == LOGPROB_S || k == LOGPROB_T || k == L1_S, of_lists = k == M_REST || k == L_REST;
+    int of_teacher = k == LSE_T || k == M_T || k == L_T || k == ENTROPY_T || k == LOGPROB_T;
+    return !((k == KL_S || k == KL_T) && c->p.divergence != SKL_JSD) && !(of_labels && !c->p.labels) &&
+           !(of_lists && !c->p.listed) && !(of_teacher && c->p.listed);
+}
+
 void outputs_rows(struct call *c, struct outputs *o, int which)
 {
     for (int k = 0; k < ROW_RESULTS; k++) {
-        int of_labels = k == CE || k == LOGPROB_S || k == LOGPROB_T || k == L1_S;
-        if (!(which & 1 << k) || ((k == KL_S || k == KL_T) && c->p.divergence != SKL_JSD) ||
-            (of_labels && !c->p.labels))
+        if (!(which & 1 << k) || !is_known(c, k))
             continue;
         o->row[k] = view_make(&c->random, SKL_F32, c->ndim, c->lead, 0);
         *outputs_row(&o->out, k) = o->row[k].t;
@@ -205,12 +213,13 @@ static void once_more(struct call *c, struct judge *j, const struct oracle *o, c
     written_free(&second);
 }
 
-enum { INPUTS = 10 };
+enum { INPUTS = 13 };
 
 static void check_inputs(struct call *c, struct judge *j)
 {
-    const struct view *all[INPUTS] = {&c->side[0].a,    &c->side[0].b, &c->side[0].bias, &c->side[1].a, &c->side[1].b,
-                                      &c->side[1].bias, &c->begin,     &c->end,          &c->weight,    &c->ids};
+    const struct view *all[INPUTS] = {
+        &c->side[0].a, &c->side[0].b, &c->side[0].bias, &c->side[1].a, &c->side[1].b,     &c->side[1].bias, &c->begin,
+        &c->end,       &c->weight,    &c->ids,          &c->list_ids,  &c->list_logprobs, &c->list_rest};
     for (int i = 0; i < INPUTS; i++)
         if (!view_unchanged(all[i]))
             judge_fail(j, "input %d was written to", i);
