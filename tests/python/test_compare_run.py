@@ -405,6 +405,45 @@ def test_other_numbers_of_layers(root, tmp_path):
     assert "3 and 2 layers" in found.text() and "3 and 2 layers" in found.html()
 
 
+def test_attention_with_sinks(root, tmp_path):
+    """Head by head and together, also from saved states: against the models' maps, whose rows lack the sink's mass."""
+    from transformers import AutoTokenizer, GptOssConfig, GptOssForCausalLM
+
+    sizes = dict(
+        hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
+    sizes.update(head_dim=8, num_local_experts=2, num_experts_per_tok=1, vocab_size=384, sliding_window=8)
+    models = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        models.append(GptOssForCausalLM(GptOssConfig(**sizes)).eval())
+        with torch.no_grad():
+            for p in models[-1].parameters():
+                p.normal_(std=0.3)
+    words, text, states = (
+        AutoTokenizer.from_pretrained(root / "reference"),
+        root / "text.txt",
+        tmp_path / "s.safetensors",
+    )
+    more = dict(tokenizer=words, **{**QUICK, "attention": 1})
+    found = streamkl.compare(*models, text=text, window=32, limit=64, save_states=states, **more)
+    later = streamkl.compare(states, models[1], **more)
+    maps, ids = [], torch.tensor([words(text.read_text(), add_special_tokens=False)["input_ids"][:32]])
+    for model in models:
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            p = torch.stack(model(ids, output_attentions=True).attentions)[:, 0].double()
+        maps.append(torch.cat([p, 1 - p.sum(-1, keepdim=True)], -1))
+    p, q = maps
+    one = found.data["candidates"][0]["attention"]
+    assert later.data["candidates"][0]["attention"] == one
+    kl = (p * (p.clamp_min(1e-30) / q.clamp_min(1e-30)).log()).sum(-1).mean(-1)
+    np.testing.assert_allclose(one["kl"], kl.numpy(), rtol=1e-3)
+    p, q = p.mean(1), q.mean(1)
+    kl = (p * (p.clamp_min(1e-30) / q.clamp_min(1e-30)).log()).sum(-1).mean(-1)
+    np.testing.assert_allclose(one["head_mean_kl"], kl.numpy(), rtol=1e-3)
+
+
 def test_names_are_told_apart(root, tmp_path):
     for folder in ("a", "b"):
         shutil.copytree(root / "other", tmp_path / folder / "other")

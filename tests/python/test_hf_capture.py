@@ -248,13 +248,83 @@ def test_what_has_no_meaning():
     other = captured(make("Llama"), make_batch(left=True))
     with pytest.raises(ValueError, match="see other keys"):
         hf.attention_kl(wide, other)
-    config = transformers.GptOssConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-        intermediate_size=16, num_local_experts=2, num_experts_per_tok=1, vocab_size=64, sliding_window=4,
-    )  # fmt: skip
-    sinks = captured(transformers.GptOssForCausalLM(config).eval(), batch)
-    with pytest.raises(ValueError, match="cannot use layer model.layers.0.self_attn: it has attention sinks"):
-        hf.attention_kl(sinks, sinks)
+
+
+# ---- sinks
+
+
+def make_gpt_oss(**settings):
+    model = make("GptOss", num_local_experts=2, num_experts_per_tok=1, sliding_window=4, **settings)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.normal_()
+    return model
+
+
+def with_sinks(maps):
+    """The mass that a row lacks to 1 is the sink's."""
+    return [torch.cat([m, (1 - m.sum(-1, keepdim=True)).clamp_min(0)], -1) for m in maps]
+
+
+@pytest.mark.parametrize("left", (False, True))
+def test_sinks(left):
+    """Sliding and full layers of models like gpt-oss, whose attentions sum to less than 1."""
+    student, teacher, batch = make_gpt_oss(), make_gpt_oss(hidden_size=48), make_batch(left=left)
+    s, t = captured(student, batch), captured(teacher, batch)
+    assert s[0].sink.shape == (4,) and "with sinks" in repr(s[0]) and [layer.window for layer in s] == [4, None]
+    maps = [maps_of(m, batch) for m in (student, teacher)]
+    real = batch["attention_mask"]
+    got, want = hf.attention_kl(s, t), eager_kl(*[with_sinks(m) for m in maps], real)
+    assert want > 1e-2 and abs(got.item() - want.item()) <= 2e-6 * max(1, want.item())
+    keys = [[m / m.sum(-1, keepdim=True).clamp_min(1e-300) for m in side] for side in maps]
+    want = eager_kl(*keys, real).item()
+    assert hf.attention_kl(s, t, sink="conditional").item() == pytest.approx(want, rel=1e-5)
+
+
+def test_gradients_of_sinks():
+    student, teacher, batch = make_gpt_oss(), make_gpt_oss(), make_batch()
+    own = [layer.self_attn.sinks for layer in student.model.layers]
+    hf.attention_kl(captured(student, batch), captured(teacher, batch)).backward()
+    out = student(**batch, output_attentions=True, use_cache=False).attentions
+    want = torch.autograd.grad(
+        eager_kl(with_sinks([m.double() for m in out]), with_sinks(maps_of(teacher, batch)), batch["attention_mask"]),
+        own,
+    )
+    for sink, slope in zip(own, want):
+        assert slope.abs().max() > 1e-4
+        torch.testing.assert_close(sink.grad, slope, rtol=1e-3, atol=1e-5)
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_sinks_of_matched_heads():
+    batch = make_batch()
+    models = make_gpt_oss(), make_gpt_oss(num_attention_heads=8)
+    s, t = (captured(m, batch) for m in models)
+    maps = [with_sinks(maps_of(m, batch)) for m in models]
+    wide = [[m.repeat_interleave(8 // m.shape[1], 1) for m in side] for side in maps]
+    want = eager_kl(*wide, batch["attention_mask"]).item()
+    assert hf.attention_kl(s, t, heads="grouped").item() == pytest.approx(want, rel=1e-5)
+    chosen = [[m[:, heads] for m in side] for side, heads in zip(maps, ([3, 0], [1, 6]))]
+    want = eager_kl(*chosen, batch["attention_mask"]).item()
+    assert hf.attention_kl(s, t, heads={3: 1, 0: 6}).item() == pytest.approx(want, rel=1e-5)
+
+
+def test_sinks_of_one_side():
+    batch = make_batch()
+    layers = dict(num_hidden_layers=1, layer_types=["full_attention"])
+    models = make_gpt_oss(**layers), make("Qwen3", num_hidden_layers=1)
+    s, t = (captured(m, batch) for m in models)
+    assert t[0].sink is None
+    with pytest.raises(ValueError, match="only sink_s is given, .*sink='conditional'"):
+        hf.attention_kl(s, t)
+    maps = [maps_of(m, batch) for m in models]
+    want = eager_kl([m / m.sum(-1, keepdim=True) for m in maps[0]], maps[1], batch["attention_mask"]).item()
+    assert hf.attention_kl(s, t, sink="conditional").item() == pytest.approx(want, rel=1e-5)
+    assert hf.attention_kl(t, t, sink="conditional").item() == 0  # nothing to leave out
+    with pytest.raises(TypeError, match="sink_s = 1: it is what the layers say"):
+        hf.attention_kl(s, t, sink_s=1)
+    with pytest.raises(TypeError, match="details = 'kl': the result is a mean"):
+        hf.attention_kl(s, t, details="kl")
 
 
 @pytest.mark.parametrize("mask, why", (("gap", "has gaps"), ("bias", "adds numbers to the logits")))

@@ -16,7 +16,7 @@ Data = Dict[str, Any]
 
 
 class Layer(NamedTuple):
-    """Of one window: logits are softcap(scale q k'), and query i sees keys begin[i] to end[i] - 1."""
+    """Of one window: logits are softcap(scale q k'), and query i sees keys begin[i] to end[i] - 1, and the sink."""
 
     q: Tensor  # [1, H, N, D]
     k: Tensor  # [1, Hkv, M, D]
@@ -24,6 +24,7 @@ class Layer(NamedTuple):
     softcap: Optional[float]
     begin: Tensor  # [1, 1, N]
     end: Tensor
+    sink: Optional[Tensor] = None  # [H]
 
 
 def window_of(captured: Iterable[Any], window: int) -> List[Layer]:
@@ -32,16 +33,16 @@ def window_of(captured: Iterable[Any], window: int) -> List[Layer]:
     def cut(t: Tensor) -> Tensor:
         return t[window : window + 1] if t.shape[0] > 1 else t
 
-    return [
-        Layer(
-            cut(c.q).detach().cpu(), cut(c.k).detach().cpu(), c.scale, c.softcap, cut(c.begin).cpu(), cut(c.end).cpu()
-        )
-        for c in captured
-    ]
+    def layer(c: Any) -> Layer:
+        q, k, begin, end = (cut(t).detach().cpu() for t in (c.q, c.k, c.begin, c.end))
+        return Layer(q, k, c.scale, c.softcap, begin, end, None if c.sink is None else c.sink.detach().cpu())
+
+    return [layer(c) for c in captured]
 
 
 def _maps(layer: Layer, rows: slice) -> Tensor:
-    """The heads' mean attention of some queries, [queries, keys], in double: a mean of many small numbers."""
+    """The heads' mean attention of some queries, [queries, keys], in double: a mean of many small numbers. Sinks are
+    one more column."""
     q, k = layer.q[0, :, rows].float(), layer.k[0].float()
     k = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
     z = layer.scale * (q @ k.transpose(-1, -2))
@@ -49,7 +50,10 @@ def _maps(layer: Layer, rows: slice) -> Tensor:
         z = layer.softcap * torch.tanh(z / layer.softcap)
     keys = torch.arange(k.shape[1])
     seen = (keys >= layer.begin[0, 0, rows, None]) & (keys < layer.end[0, 0, rows, None])
-    return z.masked_fill_(~seen, float("-inf")).softmax(-1, dtype=torch.float64).mean(0)
+    z = z.masked_fill_(~seen, float("-inf"))
+    if layer.sink is not None:
+        z = torch.cat([z, layer.sink.float()[:, None, None].expand(*z.shape[:2], 1)], -1)
+    return z.softmax(-1, dtype=torch.float64).mean(0)
 
 
 def _mean_kl(reference: Layer, other: Layer) -> Tensor:
@@ -82,7 +86,7 @@ def window_drift(reference: List[Layer], other: List[Layer]) -> Data:
     for r, o in zip(reference, other):
         kl, lse_o, lse_r = attention_kl(
             o.q, o.k, r.q, r.k, begin=r.begin, end=r.end, scale_s=o.scale, scale_t=r.scale, softcap_s=o.softcap,
-            softcap_t=r.softcap, reduction="none", return_lse=True,
+            softcap_t=r.softcap, sink_s=o.sink, sink_t=r.sink, reduction="none", return_lse=True,
         )  # fmt: skip
         found["kl"].append(kl[0].double().mean(-1).tolist())
         found["head_mean_kl"].append(_mean_kl(r, o).mean().item())
@@ -100,6 +104,8 @@ def why_not(reference: List[Layer], other: List[Layer]) -> Optional[str]:
             return f"Layer {i} has {r.q.shape[1]} heads in the reference and {o.q.shape[1]} in the other."
         if not (torch.equal(r.begin.expand(1, 1, -1), o.begin) and torch.equal(r.end.expand(1, 1, -1), o.end)):
             return f"Layer {i} sees other keys in the two models: their windows differ."
+        if (r.sink is None) != (o.sink is None):
+            return f"Layer {i} has attention sinks in one of the two models alone."
     return None
 
 

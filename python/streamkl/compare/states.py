@@ -52,10 +52,11 @@ class Reference:
         def part(layer: int, name: str) -> Tensor:
             return self.store[f"{name}.{window}.{layer}"]
 
-        return [
-            attention.Layer(part(i, "q"), part(i, "k"), scale, softcap, part(i, "begin"), part(i, "end"))
-            for i, (scale, softcap) in enumerate(facts)
-        ]
+        def layer(i: int, scale: float, softcap: Optional[float]) -> attention.Layer:
+            sink = part(i, "sink") if f"sink.{window}.{i}" in self.store else None
+            return attention.Layer(part(i, "q"), part(i, "k"), scale, softcap, part(i, "begin"), part(i, "end"), sink)
+
+        return [layer(i, *fact) for i, fact in enumerate(facts)]
 
 
 def batches(windows: Windows, batch: int) -> int:
@@ -86,7 +87,7 @@ class _Seen:
         try:
             layers = list(seen)
             found = [(w, attention.window_of(layers, w - i * self.batch)) for w in mine]
-        except (ValueError, RuntimeError) as error:  # sinks, no attention at all: the rest of the report is as good
+        except (ValueError, RuntimeError) as error:  # biases, no attention at all: the rest of the report is as good
             self.trouble = str(error).replace("streamkl: ", "")
             return hidden, iter(())
         return hidden, iter(found)
@@ -118,8 +119,8 @@ def run_reference(
 
 def _keep(store: Store, window: int, layers: List[attention.Layer]) -> None:
     for i, layer in enumerate(layers):
-        for name in ("q", "k", "begin", "end"):
-            if f"{name}.{window}.{i}" not in store:
+        for name in ("q", "k", "begin", "end", "sink"):
+            if f"{name}.{window}.{i}" not in store and getattr(layer, name) is not None:
                 store.add(f"{name}.{window}.{i}", getattr(layer, name))
     facts = {**store.about["attention"], str(window): [[layer.scale, layer.softcap] for layer in layers]}
     store.note(attention=facts)

@@ -14,9 +14,25 @@ from .._options import bad
 from .capture import Layer
 
 Pairs = Union[str, Mapping[int, int], Sequence[Tuple[int, int]]]
+_Side = Tuple[Tensor, Tensor, Optional[Tensor]]  # q, k and the sinks of the heads that are compared
 # Options of streamkl.attention_kl that the layers decide, or that would change what is returned.
-_OF_THE_LAYERS = ("scale_s", "scale_t", "softcap_s", "softcap_t", "begin", "end", "causal", "window", "columns")
-_OF_THE_RESULT = ("return_lse", "reduction")
+_OF_THE_LAYERS = (
+    *(
+        "scale_s",
+        "scale_t",
+        "softcap_s",
+        "softcap_t",
+        "begin",
+        "end",
+        "causal",
+        "window",
+        "columns",
+        "sink_s",
+        "sink_t",
+    ),
+    *("cu_seqlens_q", "cu_seqlens_k", "lse_t", "head_map", "mix_t", "support", "support_block"),
+)
+_OF_THE_RESULT = ("return_lse", "reduction", "details")
 
 
 def attention_kl(
@@ -37,7 +53,8 @@ def attention_kl(
         them, so that head h meets its group of the other's, whose number must be a multiple; or {student's head:
         teacher's head}, or pairs of them.
     weight: over the queries, [B, N], beside padding, which always has weight 0: a mask of the answers, say.
-    options: divergence, beta and the others of streamkl.attention_kl. Scales, caps and masks are the layers' own.
+    options: divergence, beta and the others of streamkl.attention_kl. Scales, caps, masks and sinks are the layers'.
+        sink="conditional" compares the keys alone, which layers need of which one side alone has sinks.
     """
     for name in options:
         if name in _OF_THE_LAYERS:
@@ -82,7 +99,9 @@ def _pairs(name: str, given: Pairs, words: str, n_s: int, n_t: int) -> List[Tupl
 
 def _layer_kl(s: Layer, t: Layer, heads: Pairs, weight: Optional[Tensor], options: Dict[str, Any]) -> Tensor:
     _refuse_other_keys(s, t)
-    q_s, k_s, q_t, k_t = _matched(s, t, heads)
+    (q_s, k_s, sink_s), (q_t, k_t, sink_t) = _matched(s, t, heads)
+    if sink_s is None and sink_t is None:  # "conditional" is for layers that have some
+        options = {name: value for name, value in options.items() if name != "sink"}
     real = s.real if weight is None else s.real * _over_queries(weight)
     own = torch.arange(s.q.shape[2], device=s.q.device) + s.k.shape[2] - s.q.shape[2]
     return functional.attention_kl(
@@ -98,6 +117,8 @@ def _layer_kl(s: Layer, t: Layer, heads: Pairs, weight: Optional[Tensor], option
         scale_t=t.scale,
         softcap_s=s.softcap,
         softcap_t=t.softcap,
+        sink_s=sink_s,
+        sink_t=None if sink_t is None else sink_t.detach().to(q_s.device),
         **options,
     )
 
@@ -121,7 +142,7 @@ def _refuse_other_keys(s: Layer, t: Layer) -> None:
         raise bad("layers", s.name, rule)
 
 
-def _matched(s: Layer, t: Layer, heads: Pairs) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+def _matched(s: Layer, t: Layer, heads: Pairs) -> Tuple[_Side, _Side]:
     h_s, h_t = s.q.shape[1], t.q.shape[1]
     if heads == "same" or heads == "grouped":
         if heads == "same" and h_s != h_t:
@@ -132,15 +153,20 @@ def _matched(s: Layer, t: Layer, heads: Pairs) -> Tuple[Tensor, Tensor, Tensor, 
             rule = f"{h_s} and {h_t} do not divide each other: give a mapping such as {{0: 0, 1: 3}}"
             raise bad("heads", "grouped", rule)
         # Repeated queries meet the same key heads as before, since these are grouped over all heads of a side.
-        return _repeated(s.q, h), s.k, _repeated(t.q, h), t.k
+        return _repeated(s, h), _repeated(t, h)
     pairs = _pairs("heads", heads, "'same', 'grouped'", h_s, h_t)
-    return (*_chosen(s, [i for i, _ in pairs]), *_chosen(t, [j for _, j in pairs]))
+    return _chosen(s, [i for i, _ in pairs]), _chosen(t, [j for _, j in pairs])
 
 
-def _repeated(q: Tensor, heads: int) -> Tensor:
-    return q if q.shape[1] == heads else q.repeat_interleave(heads // q.shape[1], 1)
+def _repeated(layer: Layer, heads: int) -> _Side:
+    times = heads // layer.q.shape[1]
+    if times == 1:
+        return layer.q, layer.k, layer.sink
+    sink = None if layer.sink is None else layer.sink.repeat_interleave(times)
+    return layer.q.repeat_interleave(times, 1), layer.k, sink
 
 
-def _chosen(layer: Layer, heads: List[int]) -> Tuple[Tensor, Tensor]:
+def _chosen(layer: Layer, heads: List[int]) -> _Side:
     group = layer.q.shape[1] // layer.k.shape[1]
-    return layer.q[:, heads], layer.k[:, [h // group for h in heads]]
+    sink = None if layer.sink is None else layer.sink[heads]
+    return layer.q[:, heads], layer.k[:, [h // group for h in heads]], sink

@@ -23,7 +23,6 @@ from .models import unwrap
 
 # Arguments of an attention function that change its logits in a way that no loss here knows.
 _UNKNOWN = {
-    "s_aux": "it has attention sinks",
     "position_bias": "it has a position bias",
     "indices": "its attention is sparse",
     "block_indices": "its attention is sparse",
@@ -38,10 +37,12 @@ class _Noted(NamedTuple):
     window: Optional[int]
     given: Mask
     trouble: str
+    sink: Optional[Tensor]
 
 
 class Layer:
-    """One attention layer: logits are softcap tanh(scale <q, k> / softcap), and query i sees keys begin to end - 1."""
+    """One attention layer: logits are softcap tanh(scale <q, k> / softcap), and query i sees keys begin to end - 1, and
+    its head's sink where there is one."""
 
     def __init__(self, name: str, noted: _Noted, known: Dict[Any, Ranges]) -> None:
         self.name = name
@@ -50,6 +51,7 @@ class Layer:
         self.scale: float = noted.k.shape[-1] ** -0.5 if noted.scale is None else float(noted.scale)
         self.softcap: Optional[float] = noted.softcap or None
         self.window: Optional[int] = noted.window  # of a sliding layer; begin has it already
+        self.sink: Optional[Tensor] = noted.sink  # [H], one more logit of each head, with its autograd graph
         self._noted, self._known = noted, known
 
     @property
@@ -80,7 +82,10 @@ class Layer:
 
     def __repr__(self) -> str:
         shapes = f"q={tuple(self.q.shape)}, k={tuple(self.k.shape)}"
-        return f"Layer({self.name}: {shapes}, scale={self.scale:.4g}, softcap={self.softcap}, window={self.window})"
+        more = "" if self.sink is None else ", with sinks"
+        return (
+            f"Layer({self.name}: {shapes}, scale={self.scale:.4g}, softcap={self.softcap}, window={self.window}{more})"
+        )
 
 
 class capture:
@@ -258,4 +263,6 @@ def _note(implementation: str, module: nn.Module, query: Tensor, key: Tensor, ma
     positions = kw.get("position_ids") if flash and mask is None else None
     given = Mask(mask, causal, flash, window if flash else None, positions)
     trouble = "".join(why for name, why in _UNKNOWN.items() if kw.get(name) is not None)
-    return _Noted(query, key, kw.get("scaling"), kw.get("softcap"), window, given, trouble)
+    sink = kw.get("s_aux")  # a parameter, which FSDP2 takes away again after the layer, unlike q and k: so a copy
+    sink = None if sink is None else sink.clone()
+    return _Noted(query, key, kw.get("scaling"), kw.get("softcap"), window, given, trouble, sink)
