@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from importlib.metadata import version
-from typing import Any, Dict, Optional, Set, Tuple
-
-import torch
-from torch import Tensor
+from typing import Any, Dict, Set, Tuple
 
 from ._options import bad
-from .functional import linear_cross_entropy, linear_kl
 
 _warned: Set[str] = set()
 
@@ -24,22 +19,6 @@ def divergence_of(beta: float, name: str = "beta") -> Dict[str, Any]:
     if beta in (0, 1):
         return {"divergence": "reverse" if beta else "forward"}
     return {"divergence": "jsd", "beta": beta}
-
-
-def entropy_sum(x: Tensor, w: Tensor, weight: Tensor, bias: Optional[Tensor] = None, **options) -> Tensor:
-    """The sum over the rows of weight times the entropy of softmax(x w^T), without a gradient.
-
-    It is log V - KL(q || uniform): the divergence from a teacher whose logits are all 0. options: scale_s, softcap_s,
-    temperature."""
-    with torch.no_grad():
-        flat = x.new_zeros((*x.shape[:-1], 1)), w.new_zeros((w.shape[0], 1))
-        kl = linear_kl(x, w, *flat, bias_s=bias, weight=weight, divergence="reverse", reduction="sum", **options)
-        return weight.sum() * math.log(w.shape[0]) - kl
-
-
-def cross_entropy_sum(x: Tensor, w: Tensor, bias: Optional[Tensor], labels: Tensor, kept: Tensor) -> Tensor:
-    """The sum over the kept rows of the cross-entropy of softmax(x w^T) with its label."""
-    return linear_cross_entropy(x, w, labels.masked_fill(~kept, -100), bias=bias, reduction="sum")
 
 
 def warn_untested(package: str, tested: Tuple[str, str]) -> None:

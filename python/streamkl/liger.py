@@ -10,14 +10,14 @@ fixed: gradients go to the student only. What Liger has beside these is refused 
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from ._faces import cross_entropy_sum, divergence_of
+from ._faces import divergence_of
 from ._options import bad
-from .functional import linear_kl
+from .functional import linear_cross_entropy, linear_kl
 
 __all__ = ["LigerFusedLinearJSD", "LigerFusedLinearJSDLoss", "liger_fused_linear_jsd"]
 
@@ -38,8 +38,8 @@ def liger_fused_linear_jsd(
     accum_dtype is accepted and not needed: gradients are summed in f32."""
     _check_accum_dtype(accum_dtype)
     kept = _kept("shift_labels", shift_labels, ignore_index, student_input)
-    soft = _soft(student_input, student_weight, teacher_input, teacher_weight, None, None, kept, jsd_beta, temperature)
-    return soft / _count(kept, student_input)
+    options = dict(weight=kept, temperature=temperature, **divergence_of(jsd_beta))
+    return _linear_kl(student_input, student_weight, teacher_input, teacher_weight, None, None, **options)
 
 
 class LigerFusedLinearJSD(torch.nn.Module):
@@ -84,10 +84,10 @@ class LigerFusedLinearJSD(torch.nn.Module):
 class LigerFusedLinearJSDLoss(torch.nn.Module):
     """weight_hard_loss CE(labels) + weight_soft_loss JSD(beta), each a mean over the tokens that are not ignored.
 
-    The temperature is of the JSD alone, and nothing is multiplied by its square. With return_soft_hard_loss the result
-    is (loss, soft, hard). compiled and chunk_size are accepted and not needed: memory does not depend on a chunk size.
-    A teacher with more rows than the student is padded: the further rows have no mass (Liger gives the student logits of
-    0 there, and with them mass)."""
+    Both come from the same logits. The temperature is of the JSD alone, and nothing is multiplied by its square. With
+    return_soft_hard_loss the result is (loss, soft, hard), of which the loss alone has a gradient, as Liger's. compiled
+    and chunk_size are accepted and not needed: memory does not depend on a chunk size. A teacher with more rows than
+    the student is padded: the further rows have no mass (Liger gives the student logits of 0 there, and mass)."""
 
     def __init__(
         self,
@@ -124,25 +124,28 @@ class LigerFusedLinearJSDLoss(torch.nn.Module):
         kept = _kept("true_labels", true_labels, self.ignore_index, student_input)
         if kept is None:
             raise bad("true_labels", None, "they say which tokens count, and the hard loss is theirs", TypeError)
-        student, teacher = (student_input, student_weight), (teacher_input, teacher_weight)
-        soft = hard = None
-        if self.weight_soft_loss != 0 or self.return_soft_hard_loss:
-            soft = _soft(*student, *teacher, student_bias, teacher_bias, kept, self.beta, self.temperature)
-        if self.weight_hard_loss != 0 or self.return_soft_hard_loss:
-            hard = cross_entropy_sum(*student, student_bias, true_labels, kept)
-        count = _count(kept, student_input)
-        weighted = ((self.weight_soft_loss, soft), (self.weight_hard_loss, hard))
-        parts = [weight * (part / count) for weight, part in weighted if part is not None]
-        loss = sum(parts[1:], parts[0]) if parts else student_input.sum() * 0
-        return (loss, soft / count, hard / count) if self.return_soft_hard_loss else loss
+        hard, soft, parts = self.weight_hard_loss, self.weight_soft_loss, self.return_soft_hard_loss
+        given = (student_input, student_weight, teacher_input, teacher_weight, student_bias, teacher_bias)
+        options = dict(divergence_of(self.beta), temperature=self.temperature)
+        of_labels = dict(labels=true_labels, ignore_index=self.ignore_index)
+        if parts:
+            weights = dict(kl_weight=soft, label_weight=hard)
+            loss, told = _linear_kl(*given, **of_labels, **weights, **options, details=("kl", "ce"))
+            count = kept.sum().clamp(min=1)
+            return loss, told["kl"].sum() / count, told["ce"].sum() / count
+        if hard and soft:
+            return _linear_kl(*given, **of_labels, kl_weight=soft, label_weight=hard, **options)
+        if soft:
+            return soft * _linear_kl(*given, weight=kept, **options)
+        return hard * linear_cross_entropy(student_input, student_weight, **of_labels, bias=student_bias)
 
 
-def _soft(x_s, w_s, x_t, w_t, b_s, b_t, kept, beta, temperature) -> Tensor:
+def _linear_kl(x_s, w_s, x_t, w_t, b_s, b_t, **options) -> Any:
+    """linear_kl with a teacher that is fixed, and whose further rows are padding."""
     if w_s.shape[0] > w_t.shape[0]:
         raise bad("student_weight.shape", tuple(w_s.shape), f"the teacher has only {w_t.shape[0]} rows")
-    options = dict(divergence_of(beta), temperature=temperature, columns=w_s.shape[0], reduction="sum")
     b_t = None if b_t is None else b_t.detach()
-    return linear_kl(x_s, w_s, x_t.detach(), w_t.detach(), bias_s=b_s, bias_t=b_t, weight=kept, **options)
+    return linear_kl(x_s, w_s, x_t.detach(), w_t.detach(), bias_s=b_s, bias_t=b_t, columns=w_s.shape[0], **options)
 
 
 def _kept(name: str, labels: Optional[Tensor], ignore_index: int, x: Tensor) -> Optional[Tensor]:
@@ -151,10 +154,6 @@ def _kept(name: str, labels: Optional[Tensor], ignore_index: int, x: Tensor) -> 
     if labels.shape != x.shape[:-1]:
         raise bad(f"{name}.shape", tuple(labels.shape), f"it must be that of the tokens, {tuple(x.shape[:-1])}")
     return labels != ignore_index
-
-
-def _count(kept: Optional[Tensor], x: Tensor) -> Union[int, Tensor]:
-    return max(1, x.shape[:-1].numel()) if kept is None else kept.sum().clamp(min=1)
 
 
 def _check_options(name: str, beta: float, temperature: float) -> None:

@@ -61,6 +61,21 @@ def test_defaults_and_parts():
     same(mine[0], theirs[0], args)
 
 
+def test_one_pass(monkeypatch):
+    """Both losses from one call, and no second one where a weight is 0."""
+    calls = []
+    for name in ("linear_kl", "linear_cross_entropy"):
+        real = getattr(ours, name)
+        monkeypatch.setattr(ours, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
+    args = operands(True)
+    for weights, want in (((0.5, 0.5), "linear_kl"), ((0.0, 1.0), "linear_kl"), ((1.0, 0.0), "linear_cross_entropy")):
+        ours.LigerFusedLinearJSDLoss(*weights)(*args).backward()
+        assert calls == [want]
+        calls.clear()
+    ours.LigerFusedLinearJSDLoss(return_soft_hard_loss=True)(*args)
+    assert calls == ["linear_kl"]
+
+
 def test_another_ignore_index():
     args = operands()
     args[4] = torch.where(args[4] == IGNORE, 42, args[4])

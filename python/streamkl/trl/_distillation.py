@@ -8,7 +8,7 @@ from typing import Callable, Optional, Tuple, Union
 
 from torch import Tensor
 
-from .._faces import divergence_of, entropy_sum
+from .._faces import divergence_of
 from ..functional import linear_kl
 from ..hf.heads import _whole as whole
 from ._versions import inside
@@ -36,30 +36,33 @@ def chunked_divergence_loss(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """What TRL's _chunked_divergence_loss returns: loss, sum of the student's entropies, number of tokens that count.
 
-    Tokens outside of completion_mask cost nothing, and the gradients are made in the forward call."""
+    Tokens outside of completion_mask cost nothing, the gradients are made in the forward call, and the entropies come
+    from the same logits."""
     valid = completion_mask != 0
     heads = student_lm_head_weight, student_lm_head_bias, teacher_lm_head_weight, teacher_lm_head_bias
     with maybe_gather_lm_head_ctx(*heads):  # DeepSpeed's ZeRO-3
         w_s, b_s, w_t, b_t = (None if t is None else whole(t) for t in heads)
-        student = dict(scale_s=student_logit_scale, softcap_s=student_final_logit_softcapping, temperature=temperature)
-        loss = linear_kl(
+        loss, told = linear_kl(
             student_hidden_states,
             w_s,
             teacher_hidden_states.detach(),
             w_t.detach(),
             bias_s=b_s,
             bias_t=None if b_t is None else b_t.detach(),
+            scale_s=student_logit_scale,
             scale_t=teacher_logit_scale,
+            softcap_s=student_final_logit_softcapping,
             softcap_t=teacher_final_logit_softcapping,
+            temperature=temperature,
             weight=valid,
             reduction="mean" if num_items_in_batch is None else "sum",
-            **student,
+            details=("entropy_s",),
             **divergence_of(beta),
         )
-        entropy = entropy_sum(student_hidden_states, w_s, valid, b_s, **student)
     if isinstance(num_items_in_batch, Tensor):
         num_items_in_batch = num_items_in_batch.to(loss.device)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch, entropy, valid.sum()
+    loss = loss if num_items_in_batch is None else loss / num_items_in_batch
+    return loss, told["entropy_s"].sum(), valid.sum()
 
 
 def with_streamkl(method: Callable) -> Callable:
