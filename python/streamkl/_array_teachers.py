@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from ._arrays import Array, read
+from ._groups import Group, answer, bad_index, bad_mask, bad_rows, groups_of, plan, put_together, refuse_twice
 from ._options import bad
 
 _OWN = ("x_s", "w_s", "bias_s")  # operands that all teachers share
-
-
-class _Group(NamedTuple):
-    rows: Any  # as x_s is indexed: a slice, a bool mask, integers
-    x_t: Any
-    w_t: Any
 
 
 def by_teacher(
@@ -39,75 +34,60 @@ def by_teacher(
         if name not in _OWN:
             raise bad("grads", tuple(grads), f"with teachers= it may hold {', '.join(map(repr, _OWN))}")
     shape = x_s.shape[:-1]
-    groups = [_group(i, one, shape) for i, one in enumerate(_listed(teachers))]
+    groups = groups_of(teachers, lambda name, rows: _rows(name, rows, shape))
     _refuse_overlaps(groups, shape)
     given = {name: _over_rows(name, t, shape) for name, t in tensors.items() if t is not None}
-    reduction, items = options.get("reduction", "mean"), options.get("num_items")
-    numbers = {**options, "reduction": "none" if reduction == "none" else "sum", "num_items": None}
-    asked = ("lse_s", "lse_t") if return_lse else tuple(details)
-    told = tuple(dict.fromkeys((*asked, "count")))
+    asked = plan(details, return_lse, options)
     parts: List[Any] = []
     found: List[Dict[str, Array]] = []
     made = _zeros(grads, {"x_s": x_s, "w_s": w_s, "bias_s": bias_s})
     for rows, x_t, w_t in groups:
         own = {name: t[rows] for name, t in given.items()}
-        result = linear_kl(x_s[rows], w_s, x_t, w_t, bias_s=bias_s, details=told, grads=tuple(grads), **own, **numbers)
-        (part, rows_told), more = result if grads else (result, {})
-        parts.append(part), found.append(rows_told)
-        for name, g in more.items():
+        more = dict(bias_s=bias_s, details=asked.details, grads=tuple(grads))
+        result = linear_kl(x_s[rows], w_s, x_t, w_t, **more, **own, **asked.options)
+        (part, told), gradients = result if grads else (result, {})
+        parts.append(part), found.append(told)
+        for name, g in gradients.items():
             if name == "x_s":
                 made[name][rows] = g
             else:
                 made[name] += g
-    loss: Any = _put_together("loss", groups, parts, shape) if reduction == "none" else sum(parts)
-    if reduction == "mean":
-        count = sum(float(each["count"]) for each in found) if items is None else float(items)
+
+    def full(part: Array, number: float) -> Array:
+        return np.full(shape, number, part.dtype)
+
+    loss: Any = put_together("loss", groups, parts, full) if asked.reduction == "none" else sum(parts)
+    if asked.reduction == "mean":
+        count = sum(float(each["count"]) for each in found) if asked.items is None else float(asked.items)
         share = 1 / count if count else 1.0
         loss, made = loss * share, {name: g * np.float32(share) for name, g in made.items()}
-    if asked:
-        whole = {name: _put_together(name, groups, [each[name] for each in found], shape) for name in asked}
-        loss = (loss, whole["lse_s"], whole["lse_t"]) if return_lse else (loss, whole)
-    return (loss, made) if grads else loss
+    result = answer(loss, asked, return_lse, lambda name: put_together(name, groups, [x[name] for x in found], full))
+    return (result, made) if grads else result
 
 
 def _zeros(grads: Sequence[str], operands: Mapping[str, Any]) -> Dict[str, Array]:
     return {name: np.zeros(np.shape(operands[name]), np.float32) for name in grads}
 
 
-def _listed(teachers: Any) -> List[Any]:
-    if isinstance(teachers, (np.ndarray, str, dict)) or not hasattr(teachers, "__iter__"):
-        raise bad("teachers", type(teachers).__name__, "it must be a list of (rows, x_t, w_t)", TypeError)
-    found = list(teachers)
-    if not found:
-        raise bad("teachers", found, "there must be at least one (rows, x_t, w_t)")
-    return found
+def _rows(name: str, given: Any, shape: Tuple[int, ...]) -> Any:
+    if isinstance(given, slice):
+        return given
+    rows = np.asarray(given)
+    if rows.ndim == 0 or rows.dtype.kind not in "biu":
+        raise bad_rows(name, type(given).__name__ if rows.ndim == 0 else rows.dtype.name)
+    if rows.dtype.kind == "b" and rows.shape != shape[: rows.ndim]:
+        raise bad_mask(name, rows.shape, shape)
+    return rows
 
 
-def _group(i: int, one: Any, shape: Tuple[int, ...]) -> _Group:
-    name = f"teachers[{i}]"
-    if not isinstance(one, (tuple, list)) or len(one) != 3:
-        raise bad(name, type(one).__name__, "it must be (rows, x_t, w_t)", TypeError)
-    rows, x_t, w_t = one
-    if not isinstance(rows, slice):
-        rows = np.asarray(rows)
-        if rows.ndim == 0 or rows.dtype.kind not in "biu":
-            what = type(one[0]).__name__ if rows.ndim == 0 else rows.dtype.name
-            rule = "they must be a slice, a bool mask or integers, as x_s is indexed"
-            raise bad(f"{name} rows", what, rule, TypeError)
-        if rows.dtype.kind == "b" and rows.shape != shape[: rows.ndim]:
-            raise bad(f"{name} rows", rows.shape, f"a mask must be of the rows, {shape}")
-    return _Group(rows, x_t, w_t)
-
-
-def _refuse_overlaps(groups: Sequence[_Group], shape: Tuple[int, ...]) -> None:
+def _refuse_overlaps(groups: Sequence[Group], shape: Tuple[int, ...]) -> None:
     seen = np.zeros(shape, np.int32)
     for i, (rows, _, _) in enumerate(groups):
         try:
             np.add.at(seen, rows, 1)
         except IndexError as error:
-            raise bad(f"teachers[{i}] rows", str(error), f"they must index the rows, {shape}") from None
-    if (seen > 1).any():
-        raise bad("teachers", f"rows {[int(i) for i in np.argwhere(seen > 1)[0]]} twice", "a row may have one teacher")
+            raise bad_index(f"teachers[{i}] rows", str(error), shape) from None
+    refuse_twice(np.argwhere(seen > 1))
 
 
 def _over_rows(name: str, given: Any, shape: Tuple[int, ...]) -> Array:
@@ -119,14 +99,3 @@ def _over_rows(name: str, given: Any, shape: Tuple[int, ...]) -> Array:
         return np.broadcast_to(array, (*shape, array.shape[-1]) if name == "mass_ids" else shape)
     except (ValueError, IndexError):
         raise bad(f"{name}.shape", np.shape(array), f"it must be that of the rows, {shape}") from None
-
-
-def _put_together(name: str, groups: Sequence[_Group], parts: Sequence[Any], shape: Tuple[int, ...]) -> Any:
-    """An array over all rows; what no teacher has is that of a row of weight 0."""
-    if name in ("sum", "count"):
-        return sum(parts)
-    fill = -np.inf if name.startswith("lse") else 0
-    whole = np.full(shape, fill, parts[0].dtype)
-    for (rows, _, _), part in zip(groups, parts):
-        whole[rows] = part
-    return whole

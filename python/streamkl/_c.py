@@ -15,7 +15,7 @@ from typing import Any, Tuple
 
 F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR, INDEXER = range(3)
-LISTED = -1  # of this package: LINEAR for C, with a listed teacher
+LISTED, CROSS_ENTROPY = -1, -2  # of this package: LINEAR for C, with a listed teacher, and with labels alone
 POOLS = ("max", "sum")  # enum skl_pool
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)

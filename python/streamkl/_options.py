@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a call: every argument that is not an array. This file is the one place that lists them.
 
-The two classes AttentionOptions and LinearOptions are the table. A line of it is what a type checker knows of the
+The classes AttentionOptions, LinearOptions and so on are the table. A line of it is what a type checker knows of the
 option, its default, its type among the arguments of the torch operators, and the function that turns what people write
 into the number that C takes. The calls for torch and for NumPy and the modules take **options of one of these classes.
 From the table come their signatures (show_options), the schema of the torch operators (SCHEMA), and what is packed into
@@ -33,7 +33,13 @@ from typing import (
 from . import _c
 
 REDUCTIONS = ("none", "mean", "sum")
-NAMES = {_c.ATTENTION: "attention", _c.LINEAR: "linear", _c.INDEXER: "indexer", _c.LISTED: "linear_topk"}
+NAMES = {
+    _c.ATTENTION: "attention_kl",
+    _c.LINEAR: "linear_kl",
+    _c.INDEXER: "indexer_kl",
+    _c.LISTED: "linear_topk_kl",
+    _c.CROSS_ENTROPY: "linear_cross_entropy",
+}
 
 
 def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Exception:
@@ -90,6 +96,15 @@ def _scale(name: str, value: object) -> float:
 
 def _softcap(name: str, value: object) -> float:
     return 0.0 if value is None else _positive(name, value)
+
+
+def _own_scale(name: str, value: object) -> Tuple[float]:
+    """For a loss that has one side, and a field of C that has another name."""
+    return (_scale(name, value),)
+
+
+def _own_softcap(name: str, value: object) -> Tuple[float]:
+    return (_softcap(name, value),)
 
 
 def _beta(name: str, value: object) -> float:
@@ -241,17 +256,22 @@ class Option(NamedTuple):
     fields: Tuple[str, ...] = ()  # of struct skl_problem, with a check that returns as many; (): the option's name
 
 
-class _Options(TypedDict, total=False):
+class _EveryOptions(TypedDict, total=False):
     """What every loss has."""
 
     reduction: Annotated[str, Option("mean", "int", _reduction)]
-    scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
-    softcap_s: Annotated[Optional[float], Option(None, "float", _softcap)]
     columns: Annotated[Optional[int], Option(None, "SymInt", _columns)]
     threads: Annotated[int, Option(0, "int", _threads)]
     isa: Annotated[Optional[str], Option(None, "int", _isa)]
     workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
     skip_below: Annotated[float, Option(0.0, "float", _share)]
+
+
+class _Options(_EveryOptions, total=False):
+    """What the losses between a student and a teacher have."""
+
+    scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
+    softcap_s: Annotated[Optional[float], Option(None, "float", _softcap)]
 
 
 class _LiveOptions(_Options, total=False):
@@ -279,16 +299,21 @@ class IndexerOptions(AttentionOptions, total=False):
     relu: Annotated[bool, Option(True, "bool", _unless, ("identity",))]
 
 
-class _LabelOptions(TypedDict, total=False):
+class _OwnLabelOptions(TypedDict, total=False):
+    """What cross-entropy has."""
+
+    ignore_index: Annotated[int, Option(-100, "int", _index)]
+    num_items: Annotated[Optional[float], Option(None, "float", _items)]
+    label_smoothing: Annotated[float, Option(0.0, "float", _share)]
+    z_loss: Annotated[float, Option(0.0, "float", _finite)]
+
+
+class _LabelOptions(_OwnLabelOptions, total=False):
     """What the losses over a vocabulary have."""
 
     temperature: Annotated[float, Option(1.0, "float", _positive)]
     label_weight: Annotated[float, Option(0.0, "float", _finite)]
     kl_weight: Annotated[float, Option(1.0, "float", _finite)]
-    ignore_index: Annotated[int, Option(-100, "int", _index)]
-    num_items: Annotated[Optional[float], Option(None, "float", _items)]
-    label_smoothing: Annotated[float, Option(0.0, "float", _share)]
-    z_loss: Annotated[float, Option(0.0, "float", _finite)]
     lse_weight: Annotated[float, Option(0.0, "float", _finite)]
 
 
@@ -300,6 +325,13 @@ class ListedOptions(_Options, _LabelOptions, total=False):
     tail: Annotated[str, Option("bucket", "int", _tail)]
     divergence: Annotated[str, Option("forward", "int", _direction)]
     stored_temperature: Annotated[float, Option(1.0, "float", _positive)]
+
+
+class CrossEntropyOptions(_EveryOptions, _OwnLabelOptions, total=False):
+    """Of linear_cross_entropy, which has one side."""
+
+    scale: Annotated[Optional[float], Option(None, "float", _own_scale, ("scale_s",))]
+    softcap: Annotated[Optional[float], Option(None, "float", _own_softcap, ("softcap_s",))]
 
 
 # ---- what is derived from it
@@ -314,6 +346,7 @@ _KINDS = {
     _c.LINEAR: LinearOptions,
     _c.INDEXER: IndexerOptions,
     _c.LISTED: ListedOptions,
+    _c.CROSS_ENTROPY: CrossEntropyOptions,
 }
 _TABLES: Dict[int, Dict[str, Option]] = {
     use: {name: hint.__metadata__[0] for name, hint in _hints(kind).items()} for use, kind in _KINDS.items()
@@ -347,7 +380,7 @@ _PLACES = {use: {name: (_place(name, x), x.check) for name, x in table.items()} 
 
 def _defaults(use: int) -> Options:
     made: List[Any] = [0] * len(FIELDS)
-    made[USE] = _c.LINEAR if use == _c.LISTED else use
+    made[USE] = _c.LINEAR if use in (_c.LISTED, _c.CROSS_ENTROPY) else use
     for table in _TABLES.values():  # also the other loss's options: C wants a number for every field
         for name, option in table.items():
             made[_place(name, option)] = option.check(name, option.default)
@@ -365,7 +398,14 @@ def pooling(block: object, pool: object) -> Dict[str, int]:
     return {"pool_block": number, "pool": _c.POOLS.index(_choice("pool", pool, _c.POOLS))}
 
 
-def make_options(use: int, given: Mapping[str, Any], **fields: int) -> Options:
+def cross_entropy_as_linear(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """linear_cross_entropy's options as those of a linear_kl without a teacher."""
+    table = _TABLES[_c.CROSS_ENTROPY]
+    names = {name: table[name].fields[0] if name in table and table[name].fields else name for name in given}
+    return {"label_weight": 1.0, **{names[name]: value for name, value in given.items()}}
+
+
+def make_options(use: int, given: Mapping[str, Any], **fields: float) -> Options:
     """The values of FIELDS, from options as people write them, and fields that are no options. What is not given costs
     nothing."""
     if fields:
@@ -423,7 +463,7 @@ _MASKS = "weight= masks queries ([B, N] or [B, H, N]), begin= and end= say which
 _INSTEAD = {
     "labels": "labels= takes the ids of the tokens",  # under its other names
     "mask": "weight= takes a bool mask over the tokens",
-    "cu_seqlens": "packed tokens need no boundaries in linear_kl",
+    "cu_seqlens": "packed tokens need no boundaries here: every token has a row of its own",
     "scale": "each side has its own, scale_s= and scale_t=",
     "softcap": "each side has its own, softcap_s= and softcap_t=",
     "bias": "each side has its own, bias_s= and bias_t=",
@@ -434,7 +474,7 @@ _INSTEAD_ATTENTION = {
     "labels": "weight= takes a bool mask over the queries",
     "ignore_index": "weight= takes a bool mask over the queries",
     "mask": _MASKS,
-    "cu_seqlens": "packed sequences are cu_seqlens_q= and cu_seqlens_k= of attention_kl",
+    "cu_seqlens": "packed sequences are cu_seqlens_q= and cu_seqlens_k=",
     "temperature": "divide scale_s= and scale_t= by it",
     "is_causal": "causal=True",
     "window_size": "window=(left, right)",
@@ -456,30 +496,29 @@ _OF_CALLS = {
         *("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "return_lse", "lse_t", "head_map", "support"),
         *("sink_s", "sink_t", "sink", "details"),
     ),
-    _c.INDEXER: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "lse_t", "support", "sink_t"),
-    _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse"),
+    _c.INDEXER: ("weight", "begin", "end", "cu_seqlens_q", "cu_seqlens_k", "lse_t", "support", "sink_t", "details"),
+    _c.LINEAR: ("weight", "bias_s", "bias_t", "return_lse", "labels", "details", "mass_ids", "teachers"),
     _c.LISTED: ("weight", "bias_s", "labels", "details", "mass_ids", "tail_logprob"),
+    _c.CROSS_ENTROPY: ("weight", "bias", "details", "mass_ids"),
 }
 
 
 def _hint(use: int, name: str) -> str:
-    instead = _INSTEAD_ATTENTION if use == _c.ATTENTION else _INSTEAD
+    instead = _INSTEAD_ATTENTION if use in (_c.ATTENTION, _c.INDEXER) else _INSTEAD
     key = "cu_seqlens" if name.startswith("cu_seqlens") else _ALIASES.get(name, name)
     if key in instead:
         return f": {instead[key]}"
     for other in (_c.LINEAR, _c.ATTENTION, _c.LISTED):
         if other != use and (name in _TABLES[other] or name in _OF_CALLS[other]):
-            return f": only {NAMES[other]}_kl has one"
+            return f": only {NAMES[other]} has one"
     near = difflib.get_close_matches(name, [*_TABLES[use], *_OF_CALLS[use]], 1)
     return f": did you mean {near[0]}=?" if near else ""
 
 
 def _unknown(use: int, name: str) -> Exception:
     if name in _OF_CALLS[use]:  # of the loss, but not of the call that was made
-        return TypeError(
-            f"streamkl: cannot use {name}= here: it is an argument of {NAMES[use]}_kl and of a module's call"
-        )
-    return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]}_kl has no such argument{_hint(use, name)}")
+        return TypeError(f"streamkl: cannot use {name}= here: it is an argument of {NAMES[use]} and of a module's call")
+    return TypeError(f"streamkl: cannot use {name}=: {NAMES[use]} has no such argument{_hint(use, name)}")
 
 
 def refuse_in_call(use: int, module: str, given: Mapping[str, Any]) -> None:
@@ -495,8 +534,9 @@ def refuse_in_call(use: int, module: str, given: Mapping[str, Any]) -> None:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def show_options(use: int) -> Callable[[Function], Function]:
-    """A decorator for a function that takes **options: help() and inspect show them one by one, with their defaults."""
+def show_options(use: int, *without: str) -> Callable[[Function], Function]:
+    """A decorator for a function that takes **options: help() and inspect show them one by one, with their defaults, but
+    for those that it has itself, also under another name."""
 
     def show(function: Function) -> Function:
         shown = inspect.signature(function)
@@ -505,6 +545,7 @@ def show_options(use: int) -> Callable[[Function], Function]:
         more = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint.__origin__)
             for (name, option), hint in zip(_TABLES[use].items(), hints.values())
+            if name not in shown.parameters and name not in without
         ]
         setattr(function, "__signature__", shown.replace(parameters=[*own, *more]))  # noqa: B010
         return function

@@ -11,6 +11,7 @@ from torch import Tensor
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows_of
 from ._details import make_details, refuse_without_labels, wanted_rows
+from ._groups import refuse_beside
 from ._inputs import (
     Inputs,
     attention_inputs,
@@ -26,10 +27,12 @@ from ._options import (
     COLUMNS,
     IGNORE_INDEX,
     AttentionOptions,
+    CrossEntropyOptions,
     LinearOptions,
     ListedOptions,
     Options,
     bad,
+    cross_entropy_as_linear,
     make_options,
     show_options,
 )
@@ -241,11 +244,7 @@ def linear_kl(
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
     made = make_options(_c.LINEAR, options)
     if teachers is not None:
-        for name, t in (("x_t", x_t), ("w_t", w_t), ("bias_t", bias_t)):
-            if t is not None:
-                raise bad(
-                    name, type(t).__name__, "with teachers= each of them brings its x_t and w_t, and no bias", TypeError
-                )
+        refuse_beside(x_t=x_t, w_t=w_t, bias_t=bias_t)
         over_rows = dict(weight=weight, labels=labels, mass_ids=mass_ids)
         return by_teacher(linear_kl, x_s, w_s, teachers, over_rows, bias_s, details, return_lse, options)
     if x_t is None or w_t is None:
@@ -307,30 +306,20 @@ def linear_topk_kl(
     return (loss, _told(details, rows, inputs, made)) if details else loss
 
 
+@show_options(_c.CROSS_ENTROPY)
 def linear_cross_entropy(
     x: Tensor,
     w: Tensor,
     labels: Tensor,
     *,
     bias: Optional[Tensor] = None,
-    scale: Optional[float] = None,
-    softcap: Optional[float] = None,
     weight: Optional[Tensor] = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    columns: Optional[int] = None,
-    reduction: str = "mean",
-    num_items: Optional[float] = None,
     details: Sequence[str] = (),
     mass_ids: Optional[Tensor] = None,
-    threads: int = 0,
-    isa: Optional[str] = None,
-    workspace_limit: Optional[int] = None,
-    skip_below: float = 0.0,
     group: Any = None,
     rows: Optional[str] = None,
     check: Optional[bool] = None,
+    **options: Unpack[CrossEntropyOptions],
 ) -> Union[Tensor, Tuple[Tensor, Details]]:
     """Cross-entropy of softmax(x w^T) with labels, straight from hidden states: no [tokens, vocabulary] is stored.
 
@@ -341,37 +330,36 @@ def linear_cross_entropy(
     bias, scale, softcap, columns, reduction, num_items, details, mass_ids: as in linear_kl; details are those of a
         student.
     group, rows, check: as in linear_kl, w and bias being this rank's part of the vocabulary; labels count all of it.
+    threads, isa, workspace_limit, skip_below: how it is computed; see docs/python.md.
     """
-    if weight is not None and weight.shape == w.shape[:1] and weight.shape != labels.shape:
-        raise bad(
-            "weight.shape", tuple(weight.shape), "weights of classes are not supported: weight is over the tokens"
-        )
-    options = dict(
-        label_weight=1.0,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        scale_s=scale,
-        softcap_s=softcap,
-        columns=columns,
-        reduction=reduction,
-        num_items=num_items,
-        threads=threads,
-        isa=isa,
-        workspace_limit=workspace_limit,
-        skip_below=skip_below,
-    )
+    _refuse_other_shapes(x, w, labels, weight)
     if group is not None or rows is not None or check is not None or spread(x, w, weight, bias):
         from . import distributed
 
         tensors = dict(x_s=x, w_s=w, x_t=None, w_t=None, bias_s=bias, bias_t=None)
         tensors.update(weight=weight, labels=labels, mass_ids=mass_ids)
-        return distributed.linear(tensors, options, False, distributed.Place(group, rows, check), details)
-    made = make_options(_c.LINEAR, options)
+        place, given = distributed.Place(group, rows, check), cross_entropy_as_linear(options)
+        return distributed.linear(tensors, given, False, place, details)
+    made = make_options(_c.CROSS_ENTROPY, options, label_weight=1.0)
     inputs = linear_inputs(x, w, None, None, bias, None, weight, labels, mass_ids)
     names = wanted_rows(details, True, False, mass_ids is not None)
-    loss, told = _shaped(x, *divergence_of(inputs, made, reduction == "none", names))
+    loss, told = _shaped(x, *divergence_of(inputs, made, options.get("reduction") == "none", names))
     return (loss, _told(details, told, inputs, made)) if details else loss
+
+
+def _refuse_other_shapes(x: Any, w: Any, labels: Any, weight: Any) -> None:
+    """What other libraries' cross-entropies take: weights of classes, and Liger's order of arguments."""
+    if labels is None:
+        raise bad("labels", None, "a cross-entropy needs them: integers over the tokens", TypeError)
+    if not all(isinstance(t, Tensor) for t in (x, w, labels)):
+        return  # which is told of them soon
+    if isinstance(weight, Tensor) and weight.shape == w.shape[:1] and weight.shape != labels.shape:
+        raise bad(
+            "weight.shape", tuple(weight.shape), "weights of classes are not supported: weight is over the tokens"
+        )
+    if labels.shape == w.shape[:-1] != x.shape[:-1]:
+        rule = f"it must be that of the rows, {tuple(x.shape[:-1])} (the order of the arguments is x, w, labels)"
+        raise bad("labels.shape", tuple(labels.shape), rule)
 
 
 def linear_logsumexp(

@@ -12,7 +12,7 @@ from . import _c
 from ._details import make_details, wanted_rows
 from ._inputs import attention_inputs, indexer_inputs, refuse_teacher_gradient
 from ._ops import OPERANDS
-from ._options import AttentionOptions, bad, make_options, pooling
+from ._options import AttentionOptions, IndexerOptions, bad, make_options, pooling, show_options
 from ._topk import check_count, check_options, lists_of
 from .functional import Details, divergence_of
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@show_options(_c.INDEXER, "scale_s")
 def indexer_kl(
     q_i: Tensor,
     k_i: Tensor,
@@ -27,26 +28,18 @@ def indexer_kl(
     q_t: Tensor,
     k_t: Tensor,
     *,
-    relu: bool = True,
     scale_i: float = 1.0,
-    scale_t: Optional[float] = None,
     causal: bool = True,
+    weight: Optional[Tensor] = None,
     begin: Optional[Tensor] = None,
     end: Optional[Tensor] = None,
-    window: Optional[Tuple[int, int]] = None,
     cu_seqlens_q: Optional[Tensor] = None,
     cu_seqlens_k: Optional[Tensor] = None,
     lse_t: Optional[Tensor] = None,
-    normalise_t: bool = True,
-    sink_t: Optional[Tensor] = None,
     support: Optional[Tensor] = None,
-    support_block: Optional[int] = None,
-    weight: Optional[Tensor] = None,
-    reduction: str = "mean",
+    sink_t: Optional[Tensor] = None,
     details: Sequence[str] = (),
-    threads: int = 0,
-    isa: Optional[str] = None,
-    workspace_limit: Optional[int] = None,
+    **options: Unpack[IndexerOptions],
 ) -> Union[Tensor, Tuple[Tensor, Details]]:
     """KL from the mean of a teacher's attention heads to an indexer (DeepSeek's lightning indexer, GLM-5), per (batch, query).
 
@@ -69,30 +62,15 @@ def indexer_kl(
     support, support_block: lists of keys [B, N, K], or of blocks of keys, as in attention_kl: the indexer's softmax and those
         of the teacher's heads are over what is listed (with lse_t given, the heads' are what it says). indexer_topk()
         makes them.
-    threads, isa, workspace_limit: as in attention_kl. On the CPU; CUDA tensors are refused.
+    threads, isa, workspace_limit and the other options: as in attention_kl. On the CPU; CUDA tensors are refused.
 
     A query that sees no key, or has weight 0, has loss 0 and gradients of 0 (not None).
     """
-    made = make_options(
-        _c.INDEXER,
-        dict(
-            scale_s=scale_i,
-            scale_t=scale_t,
-            relu=relu,
-            causal=causal,
-            window=window,
-            normalise_t=normalise_t,
-            support_block=support_block,
-            reduction=reduction,
-            threads=threads,
-            isa=isa,
-            workspace_limit=workspace_limit,
-        ),
-    )
+    made = make_options(_c.INDEXER, {"scale_s": scale_i, "causal": causal, **options})
     operands = dict(q_i=q_i, k_i=k_i, w_i=w_i, q_t=q_t, k_t=k_t)
     inputs = indexer_inputs(operands, weight, begin, end, lse_t, cu_seqlens_q, cu_seqlens_k, support, sink_t)
     refuse_teacher_gradient(q_t, k_t, sink_t)
-    loss, told = divergence_of(inputs, made, reduction == "none", wanted_rows(details, False))
+    loss, told = divergence_of(inputs, made, options.get("reduction") == "none", wanted_rows(details, False))
     if cu_seqlens_q is not None:  # the rows of the one batch
         loss, told = loss[0] if loss.dim() else loss, {name: t[0] for name, t in told.items()}
         inputs = tuple(t if t is None or i != OPERANDS else t[0] for i, t in enumerate(inputs))

@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from . import _c
-from ._options import AttentionOptions, LinearOptions, ListedOptions, make_options, refuse_in_call, show_options
+from ._options import (
+    AttentionOptions,
+    CrossEntropyOptions,
+    LinearOptions,
+    ListedOptions,
+    make_options,
+    refuse_in_call,
+    show_options,
+)
 from .functional import Result, attention_kl, linear_cross_entropy, linear_kl, linear_topk_kl
 
 if TYPE_CHECKING:
@@ -103,33 +110,13 @@ class LinearKLLoss(_Loss):
         return linear_kl(x_s, w_s, x_t, w_t, **more, **told, **place, **_with_items(self.options, num_items))
 
 
-class LinearCrossEntropyLoss(torch.nn.Module):
-    """linear_cross_entropy as a module: numbers to the constructor, tensors to the call."""
+class LinearCrossEntropyLoss(_Loss):
+    """linear_cross_entropy as a module: options to the constructor, tensors to the call, and group= with what goes with
+    it."""
 
-    def __init__(
-        self,
-        *,
-        scale: Optional[float] = None,
-        softcap: Optional[float] = None,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        columns: Optional[int] = None,
-        reduction: str = "mean",
-        num_items: Optional[float] = None,
-        threads: int = 0,
-        isa: Optional[str] = None,
-        workspace_limit: Optional[int] = None,
-        skip_below: float = 0.0,
-    ) -> None:
-        super().__init__()
-        own = dict(scale=scale, softcap=softcap, ignore_index=ignore_index, num_items=num_items, isa=isa)
-        own.update(label_smoothing=label_smoothing, z_loss=z_loss, columns=columns, reduction=reduction)
-        self.options: Dict[str, Any] = dict(
-            own, threads=threads, workspace_limit=workspace_limit, skip_below=skip_below
-        )
-        sided = {{"scale": "scale_s", "softcap": "softcap_s"}.get(n, n): x for n, x in self.options.items()}
-        make_options(_c.LINEAR, sided)  # complain here, not at the first batch
+    @show_options(_c.CROSS_ENTROPY)
+    def __init__(self, **options: Unpack[CrossEntropyOptions]) -> None:
+        super().__init__(_c.CROSS_ENTROPY, options)
 
     def forward(
         self,
@@ -141,13 +128,11 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         details: Sequence[str] = (),
         mass_ids: Optional[Tensor] = None,
         num_items: Union[float, Tensor, None] = None,
+        **place: Any,
     ) -> Any:
+        _refuse_unknown(_c.CROSS_ENTROPY, "LinearCrossEntropyLoss", place)
         more = dict(bias=bias, weight=weight, details=details, mass_ids=mass_ids)
-        return linear_cross_entropy(x, w, labels, **more, **_with_items(self.options, num_items))
-
-    def extra_repr(self) -> str:
-        defaults = inspect.signature(LinearCrossEntropyLoss.__init__).parameters
-        return ", ".join(f"{n}={x!r}" for n, x in self.options.items() if x != defaults[n].default)
+        return linear_cross_entropy(x, w, labels, **more, **place, **_with_items(self.options, num_items))
 
 
 class LinearTopKKLLoss(_Loss):

@@ -16,10 +16,12 @@ from ._array_lists import Lists
 from ._arrays import Array, Call, row_arrays, row_views, view
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
+from ._groups import refuse_beside
 from ._options import (
     DIVERGENCE,
     IGNORE_INDEX,
     AttentionOptions,
+    CrossEntropyOptions,
     IndexerOptions,
     LinearOptions,
     ListedOptions,
@@ -128,6 +130,7 @@ def pooled_attention_kl(
     return _divergence(call, _c.ATTENTION, options, False, grads, fields=pooling(block, pool))
 
 
+@show_options(_c.INDEXER, "scale_s")
 def indexer_kl(
     q_i: Array,
     k_i: Array,
@@ -160,7 +163,7 @@ def indexer_kl(
         lse_t=lse_t, support=support, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, sinks=(None, sink_t)
     )
     call = Call(_c.INDEXER, {**operands, "bias_t": None}, weight, begin, end, **more)
-    numbers = dict(scale_s=scale_i, causal=causal, **options)
+    numbers = {"scale_s": scale_i, "causal": causal, **options}
     result: Any = _divergence(call, _c.INDEXER, numbers, False, grads, details)
     found = result[1] if grads else {}
     for name, g in found.items():
@@ -249,8 +252,7 @@ def linear_kl(
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
     if teachers is not None:
-        if x_t is not None or w_t is not None or bias_t is not None:
-            raise TypeError("streamkl: with teachers= each of them brings its x_t and w_t, and no bias")
+        refuse_beside(x_t=x_t, w_t=w_t, bias_t=bias_t)
         tensors = dict(weight=weight, labels=labels, mass_ids=mass_ids)
         told = (bias_s, details, return_lse, grads, options)
         return _array_teachers.by_teacher(linear_kl, x_s, w_s, teachers, tensors, *told)
@@ -297,26 +299,25 @@ def topk_of(
     return _array_lists.topk_of(x_t, w_t, k, temperature, bias, scale, softcap, columns)
 
 
+@show_options(_c.CROSS_ENTROPY)
 def linear_cross_entropy(
     x: Array,
     w: Array,
     labels: Array,
     *,
     bias: Optional[Array] = None,
-    scale: Optional[float] = None,
-    softcap: Optional[float] = None,
     weight: Optional[Array] = None,
     details: Sequence[str] = (),
     mass_ids: Optional[Array] = None,
     grads: Sequence[str] = (),
-    **options: Any,
+    **options: Unpack[CrossEntropyOptions],
 ) -> Result:
     """streamkl.linear_cross_entropy for arrays. grads: of "x", "w" and "bias"."""
     names = {"x": "x_s", "w": "w_s", "bias": "bias_s"}
     check_grads(grads, {"x": x, "w": w, "bias": bias})
     call = _linear(x, w, None, None, bias, None, weight, labels, mass_ids)
-    given = dict(label_weight=1.0, scale_s=scale, softcap_s=softcap, **options)
-    result: Any = _divergence(call, _c.LINEAR, given, False, [names[name] for name in grads], details, teacher=False)
+    own, fields = [names[name] for name in grads], {"label_weight": 1.0}
+    result: Any = _divergence(call, _c.CROSS_ENTROPY, options, False, own, details, teacher=False, fields=fields)
     return (result[0], {name: result[1][names[name]] for name in grads}) if grads else result
 
 
@@ -329,7 +330,7 @@ def _divergence(
     details: Sequence[str] = (),
     teacher: bool = True,
     listed: bool = False,
-    fields: Mapping[str, int] = {},
+    fields: Mapping[str, float] = {},
     sinks: bool = False,
 ) -> Result:
     options = make_options(use, given, **fields)

@@ -124,6 +124,18 @@ def test_no_order_would_do():
         assert "order" not in str(plain.value), change
 
 
+def test_order_of_a_cross_entropy():
+    """(w, x, labels) is Liger's order."""
+    x, w, labels = ones(3, 8), ones(5, 8), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"labels.shape = \(3,\): .* \(the order of the arguments is x, w, labels\)$"):
+        streamkl.linear_cross_entropy(w, x, labels)
+    with pytest.raises(TypeError, match="labels = None: a cross-entropy needs them"):
+        streamkl.linear_cross_entropy(x, w, None)
+    for weight in (None, ones(3)):
+        with pytest.raises(TypeError, match=r"w_s = 'Linear': it must be a torch.Tensor, so pass its \.weight"):
+            streamkl.linear_cross_entropy(x, torch.nn.Linear(8, 5), labels, weight=weight)
+
+
 def test_a_transposed_unembedding():
     """[D, V], as GPT-2's layers have it."""
     for change, name in ((dict(w_s=ones(8, 5)), "w_s"), (dict(w_t=ones(6, 5)), "w_t")):

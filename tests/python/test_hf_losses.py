@@ -88,6 +88,11 @@ def test_errors():
         hf.distillation_loss(student, (torch.zeros(4, 11, 32), hf.head(student)), batch, attention=1.0)
     with pytest.raises(TypeError, match="kl = '1'"):
         hf.distillation_loss(student, student, batch, kl="1")
+    for name in ("labels", "attention_mask", "temperature"):
+        with pytest.raises(
+            TypeError, match=f"cannot use {name}=: .* masks and labels are in batch, options in the dicts"
+        ):
+            hf.distillation_loss(student, student, batch, **{name: 1})
     with pytest.raises(TypeError, match="linear_kl has no such argument"):
         hf.distillation_loss(student, student, batch, kl=dict(temp=2))
     with pytest.raises(ValueError, match="it has no options but its factor"):

@@ -301,7 +301,7 @@ def test_modules():
         got, want = module(**x, labels=labels, **more), streamkl.linear_kl(**x, labels=labels, **numbers, **more)
         torch.testing.assert_close(got, want, rtol=0, atol=0)
     alone = streamkl.LinearCrossEntropyLoss(z_loss=1e-3, softcap=9.0)
-    assert repr(alone) == "LinearCrossEntropyLoss(softcap=9.0, z_loss=0.001)"
+    assert repr(alone) == "LinearCrossEntropyLoss(z_loss=0.001, softcap=9.0)"
     want = streamkl.linear_cross_entropy(x["x_s"], x["w_s"], labels, z_loss=1e-3, softcap=9.0, num_items=50)
     assert torch.equal(alone(x["x_s"], x["w_s"], labels, num_items=50), want)
     with pytest.raises(ValueError, match="label_smoothing = 2.0"):

@@ -16,7 +16,12 @@ import streamkl.numpy
 from streamkl import _c, _call, _options
 
 INCLUDE = pathlib.Path(__file__).parents[2] / "include"
-CALLS = {_c.ATTENTION: "attention_kl", _c.LINEAR: "linear_kl"}
+CALLS = {
+    _c.ATTENTION: ("attention_kl", streamkl.AttentionKLLoss),
+    _c.LINEAR: ("linear_kl", streamkl.LinearKLLoss),
+    _c.LISTED: ("linear_topk_kl", streamkl.LinearTopKKLLoss),
+    _c.CROSS_ENTROPY: ("linear_cross_entropy", streamkl.LinearCrossEntropyLoss),
+}
 
 
 def linear(face=streamkl, **options):
@@ -70,8 +75,8 @@ def test_structures_are_those_of_the_header(tmp_path, layout, struct):
 def test_signatures_are_explicit(use):
     """help() shows every option and its default, on every face."""
     table = _options._TABLES[use]
-    module = {_c.ATTENTION: streamkl.AttentionKLLoss, _c.LINEAR: streamkl.LinearKLLoss}[use]
-    for call in (getattr(streamkl, CALLS[use]), getattr(streamkl.numpy, CALLS[use]), module):
+    name, module = CALLS[use]
+    for call in (getattr(streamkl, name), getattr(streamkl.numpy, name), module):
         shown = inspect.signature(call).parameters
         assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())
         assert {name: shown[name].default for name in table} == {name: o.default for name, o in table.items()}
@@ -280,6 +285,47 @@ def test_unknown_arguments(face, call, name, hint):
         module()(*[torch.ones(1, 1, 2, 2) if call is attention else torch.ones(2, 2)] * 4, **{name: 1})
 
 
+def cross_entropy(face=streamkl, **options):
+    x = [torch.ones(3, 8), torch.ones(5, 8), torch.zeros(3, dtype=torch.long)]
+    return face.linear_cross_entropy(*[t.numpy() for t in x] if face is streamkl.numpy else x, **options)
+
+
+def indexer(face=streamkl, **options):
+    x = [torch.ones(1, 2, 3, 8), torch.ones(1, 3, 8), torch.ones(1, 3, 2), *[torch.ones(1, 4, 3, 8)] * 2]
+    return face.indexer_kl(*[t.numpy() for t in x] if face is streamkl.numpy else x, **options)
+
+
+UNKNOWN_HERE = [
+    (cross_entropy, "mask", "linear_cross_entropy has no such argument: weight= takes a bool mask over the tokens"),
+    (cross_entropy, "attention_mask", "linear_cross_entropy has no such argument: weight= takes a bool mask"),
+    (cross_entropy, "cu_seqlens", "linear_cross_entropy has no such argument: packed tokens need no boundaries"),
+    (cross_entropy, "temperature", "linear_cross_entropy has no such argument: only linear_kl has one"),
+    (cross_entropy, "label_smoothin", "linear_cross_entropy has no such argument: did you mean label_smoothing=?"),
+    (indexer, "labels", "indexer_kl has no such argument: weight= takes a bool mask over the queries"),
+    (indexer, "mask", "indexer_kl has no such argument: weight= masks queries"),
+    (indexer, "attention_mask", "indexer_kl has no such argument: weight= masks queries"),
+    (indexer, "cu_seqlens", "indexer_kl has no such argument: packed sequences are cu_seqlens_q= and cu_seqlens_k="),
+]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("call, name, hint", UNKNOWN_HERE, ids=[f"{u[0].__name__}-{u[1]}" for u in UNKNOWN_HERE])
+def test_unknown_arguments_of_the_others(face, call, name, hint):
+    assert np.isfinite(float(call(face)))
+    with pytest.raises(TypeError, match=re.escape(f"cannot use {name}=: {hint}")):
+        call(face, **{name: torch.ones(3)})
+
+
+def test_cross_entropy_as_a_module():
+    x, module = [torch.ones(3, 8), torch.ones(5, 8), torch.zeros(3, dtype=torch.long)], streamkl.LinearCrossEntropyLoss
+    with pytest.raises(TypeError, match=r"cannot use z_loss= in a call: .* LinearCrossEntropyLoss\(z_loss=..\)"):
+        module()(*x, z_loss=0.1)
+    with pytest.raises(TypeError, match="cannot use weight= here: it is an argument of linear_cross_entropy and of"):
+        module(weight=1)
+    with pytest.raises(ValueError, match="scale = 0: it must be finite and not 0"):
+        module(scale=0)
+
+
 def test_constructor_and_call_have_their_own():
     x = [torch.ones(2, 2)] * 4
     with pytest.raises(
@@ -288,7 +334,7 @@ def test_constructor_and_call_have_their_own():
         streamkl.LinearKLLoss()(*x, temperature=2.0)
     with pytest.raises(TypeError, match=r"cannot use causal= in a call: options go .* AttentionKLLoss\(causal=..\)"):
         streamkl.AttentionKLLoss()(*x, causal=True)
-    for name in ("weight", "bias_s", "return_lse"):
+    for name in ("weight", "bias_s", "return_lse", "labels", "details"):
         with pytest.raises(TypeError, match=f"cannot use {name}= here: it is an argument of linear_kl and of a module"):
             streamkl.LinearKLLoss(**{name: 1})
     with pytest.raises(TypeError, match="cannot use return_lse= here"):

@@ -8,6 +8,7 @@ import functools
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from .. import _teachers
+from .._groups import refuse_beside
 from .._options import bad
 from . import dtensor
 from .agreement import agree
@@ -33,10 +34,7 @@ def by_teacher(
     failure: Optional[Exception] = None
     number = 0
     try:
-        for name in ("x_t", "w_t", "bias_t"):
-            if tensors[name] is not None:
-                rule = "with teachers= each of them brings its x_t and w_t, and no bias"
-                raise bad(name, type(tensors[name]).__name__, rule, TypeError)
+        refuse_beside(**{name: tensors[name] for name in ("x_t", "w_t", "bias_t")})
         if dtensor.is_spread(tensors["x_s"]):
             raise bad("x_s", "DTensor", "with teachers= it must be a plain tensor, this rank's rows", TypeError)
         number = len(_teachers.checked(tensors["x_s"], teachers, over_rows)[0])

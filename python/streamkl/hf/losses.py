@@ -34,6 +34,7 @@ def distillation_loss(
     kl: Part = 1.0,
     ce: Part = 0.0,
     attention: Part = 0.0,
+    **unknown: Any,
 ) -> DistillationLoss:
     """loss = kl * KL of the next tokens + ce * cross-entropy of the labels + attention * KL of the attentions.
 
@@ -47,6 +48,9 @@ def distillation_loss(
     -100 (batch["shift_labels"], if it is there, is taken as it is); without, kl is the mean over attention_mask.
     Attention is compared at every real token. Nothing is multiplied by the square of the temperature.
     """
+    for name in unknown:
+        rule = "tokens, masks and labels are in batch, options in the dicts kl=, ce= and attention="
+        raise TypeError(f"streamkl: cannot use {name}=: distillation_loss has no such argument: {rule}")
     factors: Dict[str, float] = {}
     options: Dict[str, Dict[str, Any]] = {}
     for name, part in (("kl", kl), ("ce", ce), ("attention", attention)):
