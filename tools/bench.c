@@ -21,13 +21,13 @@ enum { MAX_REPEATS = 10000, DESCRIBES_CASE = 1 };
 struct settings {
     int64_t repeats, samples;
     double min_time;
-    int json, verbose, full;
+    int json, verbose, full, small;
 };
 
 /* ------------------------------------------------------------------------------------------- measuring --- */
 
 /* The best that this run has seen on so many threads: a burst of other work on the machine only ever lowers it. */
-static double fma_peak(int isa, int threads)
+static double fma_peak(int isa, int threads, const struct settings *settings)
 {
     static struct {
         int isa, threads;
@@ -36,16 +36,16 @@ static double fma_peak(int isa, int threads)
     int k = 0;
     while (k < 15 && seen[k].best > 0 && (seen[k].isa != isa || seen[k].threads != threads)) k++;
     seen[k].isa = isa, seen[k].threads = threads;
-    seen[k].best = fmax(seen[k].best, skl_peak((enum skl_isa)isa, SKL_F32, threads, 0.1));
+    seen[k].best = fmax(seen[k].best, skl_peak((enum skl_isa)isa, SKL_F32, threads, settings->small ? 1e-3 : 0.1));
     return seen[k].best;
 }
 
-static double read_bandwidth(int threads)
+static double read_bandwidth(int threads, const struct settings *settings)
 {
     static double best[2]; /* one thread, several threads */
     int k = threads > 1;
     if (best[k] == 0)
-        best[k] = skl_read_bandwidth(threads, 0.3);
+        best[k] = skl_read_bandwidth(threads, settings->small ? 1e-3 : 0.3);
     return best[k];
 }
 
@@ -182,7 +182,7 @@ static int run_bench(const struct bench *bench, const struct settings *settings)
     if (call == SKL_CALL_BACKWARD)
         must_call(&f, SKL_CALL_VALUE);
     if (!device)
-        fma_peak(r.isa, r.threads);
+        fma_peak(r.isa, r.threads, settings);
 
     struct memory_mark mark = memory_begin();
     size_t reserved = device ? kit_reserve(&f, call) : 0;
@@ -191,10 +191,10 @@ static int run_bench(const struct bench *bench, const struct settings *settings)
     int ok = check_samples(bench, &f, settings, &r);
     measure_time(&f, call, settings, &r);
 
-    r.peak_gflops = device ? 0 : fma_peak(r.isa, r.threads);
+    r.peak_gflops = device ? 0 : fma_peak(r.isa, r.threads, settings);
     r.gflops = 1e-9 * flops_of(&f, call) / r.seconds_min;
     r.bytes = operand_bytes(&f);
-    r.bandwidth = device ? 0 : read_bandwidth(r.threads);
+    r.bandwidth = device ? 0 : read_bandwidth(r.threads, settings);
     (settings->json ? report_json : report_row)(bench, &r);
     kit_destroy(&f);
     return ok;
@@ -244,6 +244,8 @@ static int run_set(const struct bench *given, const struct settings *settings)
     const struct bench *set = bench_set(settings->full, given->device, &count);
     for (int k = 0; k < count; k++) {
         struct bench bench = set[k];
+        if (settings->small)
+            bench.c = small_copy(&bench.c);
         bench.c.isa = given->c.isa;
         bench.device = given->device;
         bench.c.threads = bench.c.threads ? bench.c.threads : given->c.threads;
@@ -295,6 +297,8 @@ int command_bench(int argc, char **argv)
         {"min-time", OPTION_REAL, &s.min_time, 0, 3600, NULL, "and for at least so many seconds", 0},
         {"samples", OPTION_INT, &s.samples, 1, 1e6, NULL, "rows to compare with the reference", 0},
         {"full", OPTION_FLAG, &s.full, 0, 0, NULL, "without a described case: the larger set; minutes", 0},
+        {"small", OPTION_FLAG, &s.small, 0, 0, NULL, "without a described case: the set's small copies, to check it",
+         0},
         {"json", OPTION_FLAG, &s.json, 0, 0, NULL, "one JSON object a line instead of a table", 0},
         {"verbose", OPTION_FLAG, &s.verbose, 0, 0, NULL, "begin with machine, compiler and meaning of columns", 0},
         {0},

@@ -6,6 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -197,7 +198,7 @@ def test_patience(monkeypatch, capsys):
     assert not any("skipped" in row for row in rows_of(out, "streamkl"))
 
 
-@pytest.mark.parametrize("bad", (["--seq-lens", "0"], ["--ways", "magic"], ["--dtype", "f8"]))
+@pytest.mark.parametrize("bad", (["--seq-lens", "0"], ["--ways", "magic"], ["--dtype", "f8"], ["--labels"]))
 def test_bad_options(bad):
     with pytest.raises(SystemExit) as stop:
         cli.run(bad)
@@ -251,6 +252,30 @@ def test_trainers_compute_the_same(setting):
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def test_trainers_as_a_program(monkeypatch, capsys):
+    """Its smallest setting; how fast it is here is not asked."""
+    pytest.importorskip("liger_kernel", reason="not installed")
+    monkeypatch.setattr(sys, "argv", ["trainers", "--only", "liger N 32 ", "--rounds", "1"])
+    assert trainers.main() in (0, 1)
+    said = capsys.readouterr().out
+    assert "| loss and gradient | theirs | streamkl | |" in said and "| liger N 32 (0% masked)" in said
+    for wrong in (["--only", "nobody's"], ["--rounds", "x"]):
+        monkeypatch.setattr(sys, "argv", ["trainers", *wrong])
+        with pytest.raises(SystemExit):
+            trainers.main()
+
+
+def test_drift_as_a_program(monkeypatch, capsys):
+    pytest.importorskip("transformers", reason="not installed")
+    from streamkl.bench import drift
+
+    small = dict(tokens=200, vocab=128, width=64, layers=1, window=64, rounds=1)
+    monkeypatch.setattr(sys, "argv", ["drift", *[f"--{name}={value}" for name, value in small.items()]])
+    assert drift.main() in (0, 1)
+    said = capsys.readouterr().out
+    assert "| the numbers of tokens |" in said and "| with attention and floor |" in said and "| 2.5 |" in said
+
+
 def test_ranks(monkeypatch, capsys):
     """Both promises are printed, with what was measured; how fast two processes are here is not asked."""
     from streamkl.bench import ranks
@@ -258,8 +283,8 @@ def test_ranks(monkeypatch, capsys):
     monkeypatch.setattr(ranks, "measure", lambda case, n: (1.0, 1.0, 1.2))
     assert cli.run(["--ranks", "2", "--seq-lens", "40", "--vocab", "90", "--d-models", "16"]) == 1
     said = capsys.readouterr().out
-    assert "ok      1.00 of one process's speed, promised 0.90" in said
-    assert "MISSED  1.20 x the speed of six products, promised 1.35" in said
+    assert "| 1 process x 2 threads | 1000.0 ms | 1.00 | 0.90 | ok |" in said
+    assert "six products | 1200.0 ms | 1.20 | 1.35 | MISSED |" in said
     with pytest.raises(SystemExit):
         cli.run(["--ranks", "2", "--attention"])
 

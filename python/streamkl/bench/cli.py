@@ -99,6 +99,8 @@ def run(argv: List[str]) -> int:
         for value in values if isinstance(values, list) else [values]:
             if value is not None and value < 1:
                 p.error(f"cannot use --{name.replace('_', '-')} {value}: it must be at least 1")
+    if args.labels and not args.bars:
+        p.error("cannot use --labels without --bars: it is one of its parts")
     if args.ranks and (args.attention or args.bars):
         p.error("cannot use --ranks with --attention or --bars: it measures a vocabulary")
     if args.ranks:

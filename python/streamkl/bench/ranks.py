@@ -75,14 +75,14 @@ def measure(case: Case, ranks: int) -> Tuple[float, float, float]:
 def report(case: Case, ranks: int) -> int:
     """Prints both promises; 0 if they are kept."""
     alone, meet, six = measure(case, ranks)
-    print(f"{case}, value and gradient")
-    print(f"  1 process x {ranks} threads  {1e3 * alone:8.1f} ms")
-    print(f"  {ranks} ranks x 1 thread     {1e3 * meet:8.1f} ms    four products, the ranks meet once a block of rows")
-    print(f"  {ranks} ranks x 1 thread     {1e3 * six:8.1f} ms    six products")
+    four = f"{ranks} ranks x 1 thread, four products: they meet once a block of rows"
     lines = [
-        (f"{alone / meet:.2f} of one process's speed, promised {ALONE:.2f}", alone / meet >= ALONE),
-        (f"{six / meet:.2f} x the speed of six products, promised {SIX:.2f}", six / meet >= SIX),
+        (f"1 process x {ranks} threads", alone, alone / meet, ALONE),
+        (f"{ranks} ranks x 1 thread, six products", six, six / meet, SIX),
     ]
-    for text, kept in lines:
-        print(f"{'ok     ' if kept else 'MISSED '} {text}")
-    return 0 if all(kept for _, kept in lines) else 1
+    print(f"| {case}, value and gradient | time | speed of the first line | promised | |\n|---|---|---|---|---|")
+    print(f"| {four} | {1e3 * meet:.1f} ms | | | |")
+    for name, seconds, speed, promised in lines:
+        kept = "ok" if speed >= promised else "MISSED"
+        print(f"| {name} | {1e3 * seconds:.1f} ms | {speed:.2f} | {promised:.2f} | {kept} |")
+    return 0 if all(speed >= promised for _, _, speed, promised in lines) else 1
