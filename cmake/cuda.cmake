@@ -36,6 +36,7 @@ set(cuda_planning
   src/cuda/host/lists.c
   src/cuda/host/plan.c
   src/cuda/host/run.c
+  src/cuda/host/sinks.c
   src/cuda/host/slab_grad.c)
 
 set(cuda_sources src/cuda/host/none.c)

@@ -11,8 +11,6 @@ static enum skl_status check_use(const struct skl_problem *p, const char *name, 
 {
     if (p->use == SKL_LINEAR)
         FAIL("cannot use %s in a linear problem: only attention has sinks", name);
-    if (p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use %s on CUDA: sinks are for the CPU", name);
     if (p->pool_block)
         FAIL("cannot use %s with pool_block = %lld: a sink is no block of keys", name, (long long)p->pool_block);
     if (p->support.data)

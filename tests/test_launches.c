@@ -27,6 +27,7 @@ static struct {
     int clears;
     int products, launches, prepared, allocated, inside;
     int cannot_prepare;
+    int sink_blocks, sink_pushes;
 } seen;
 
 /* Addresses that are never mapped, each tensor in a terabyte of its own. */
@@ -64,6 +65,8 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     seen.launches++;
     if (!strcmp(l->kernel, "sum_weights"))
         seen.scalars = ((const struct skl_gpu_sum_weights *)l->args)->scalars;
+    seen.sink_blocks += strcmp(l->kernel, "sum_sinks") ? 0 : (int)l->grid_x;
+    seen.sink_pushes += !strcmp(l->kernel, "push_sinks");
     const struct skl_gpu_convert *convert = l->args;
     if (!strcmp(l->kernel, "convert"))
         CHECK(convert->all > 0 && l->grid_y == 1 && l->grid_x == (convert->all < INT32_MAX ? convert->all : INT32_MAX),
@@ -299,6 +302,29 @@ static void many_heads(void)
     }
 }
 
+/* Sinks: a block for each head sums their gradient, with or without other gradients and rows; the states get them once a sweep. */
+static void sinks(void)
+{
+    for (int rows = 0; rows < 2; rows++)
+        for (int jsd = 0; jsd < 2; jsd++) {
+            struct skl_tensor a = skl_on_cuda(skl_heads(SKL_BF16, address(0), 2, 5, rows ? 300 : 0, 64), 0);
+            struct skl_tensor b = skl_on_cuda(skl_heads(SKL_BF16, address(1), 2, 5, 70, 64), 0);
+            struct skl_problem p = skl_attention(a, b, a, b);
+            struct skl_outputs out = skl_no_outputs();
+            p.stream = address(51), out.value = address(52), p.divergence = jsd ? SKL_JSD : SKL_FORWARD_KL;
+            p.sink_s = skl_on_cuda(skl_vector(SKL_F32, address(2), 5), 0);
+            p.sink_t = skl_on_cuda(skl_vector(SKL_BF16, address(3), 5), 0);
+            out.grad_sink_s = skl_on_cuda(skl_vector(SKL_F32, address(4), 5), 0);
+            memset(&seen, 0, sizeof seen);
+            test_context("sinks, %d rows, JSD %d", rows ? 300 : 0, jsd);
+            CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+            CHECK(seen.sink_blocks == (rows ? 5 : 0) && seen.sink_pushes == (rows && jsd), "%d blocks, %d pushes",
+                  seen.sink_blocks, seen.sink_pushes);
+            CHECK(rows || (seen.clears == 2 && seen.cleared[1].to.data == address(4)), "%d things cleared",
+                  seen.clears);
+        }
+}
+
 int main(void)
 {
     test_begin("test_launches");
@@ -307,5 +333,6 @@ int main(void)
     prepared();
     cleared();
     many_heads();
+    sinks();
     return test_end();
 }

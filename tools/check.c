@@ -219,13 +219,12 @@ int command_check(int argc, char **argv)
         struct kit_random r = {(uint64_t)seed * 1000003 + (uint64_t)k};
         int mixed = k % KIT_DIVERGENCE_COUNT == SKL_FORWARD_KL && kit_chance(&r, 2);
         int labelled = !mixed && kit_chance(&r, 3);
-        int sunk = device == SKL_CPU && !mixed && !labelled && kit_chance(&r, 3);
-        struct kit_case c = mixed && device == SKL_CUDA ? kit_random_device_mixture(&r)
-                            : mixed                     ? kit_random_mixture(&r)
-                            : labelled                  ? kit_random_labels(&r)
-                            : sunk                      ? kit_random_sinks(&r)
-                            : device == SKL_CUDA        ? kit_random_device_case(&r)
-                                                        : kit_random_case(&r);
+        int sunk = !mixed && !labelled && kit_chance(&r, 3), cuda = device == SKL_CUDA;
+        struct kit_case c = mixed      ? (cuda ? kit_random_device_mixture : kit_random_mixture)(&r)
+                            : labelled ? kit_random_labels(&r)
+                            : sunk     ? (cuda ? kit_random_device_sinks : kit_random_sinks)(&r)
+                            : cuda     ? kit_random_device_case(&r)
+                                       : kit_random_case(&r);
         mixed |= c.mix || c.map || c.lses;
         if (device == SKL_CUDA && labelled)
             kit_for_device(&c, &r);

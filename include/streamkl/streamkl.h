@@ -339,7 +339,7 @@ struct skl_problem {
     struct skl_tensor support;
     int64_t support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: keys */
 
-    /* Attention, on the CPU: sinks, a logit for each head of s.a and of t.a, f32, bf16 or f16 [heads]; both or none.
+    /* Attention: sinks, a logit for each head of s.a and of t.a, f32, bf16 or f16 [heads]; both or none.
      * Every row has one more column, z = sink / temperature (neither scale nor softcap touch it): a category of the
      * divergence, in all LSEs and entropies, and all that a row sees which sees no key. Of a mixture it has the mean
      * of its heads' masses. To compare the keys alone, leave sinks out. SKL_INDEXER: sink_t alone, in the

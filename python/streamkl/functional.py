@@ -103,7 +103,7 @@ def attention_kl(
         neither scale nor softcap touches, and all that a query sees which sees no key. It is a category of the divergence
         and in the LSEs; each gets a gradient where it requires one (with mix_t, head_map or lse_t the student's alone).
         sink="conditional": both distributions are compared over the keys alone, as if no sink were given, and sinks get no
-        gradient; needed where only one side has them. On the CPU.
+        gradient; needed where only one side has them.
     details: names of what is to be told of each query, without gradient: the result is then (loss, dict) of tensors
         [B, H, N], packed [total_q, H]. kl, lse_s, lse_t, entropy_s, entropy_t, top1_s, top1_t (the key; 0 where there is
         none), agree, rank_s, rank_t, reverse, jsd, tv as in linear_kl, sink_mass_s, sink_mass_t; and sum and count. On the

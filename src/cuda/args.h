@@ -173,6 +173,38 @@ struct skl_gpu_raw {
     int32_t is, reserved;
 };
 
+/* One more column of every row, with the score sink / divisor; data NULL of a flat side: 0. */
+struct skl_gpu_sinks {
+    struct skl_gpu_vector sink[2]; /* over the rows */
+    double divisor[2];             /* temperature unit */
+    double unit[2], temperature;   /* unit: of each side's scores */
+    int32_t are, reserved;         /* are: there are any */
+};
+
+/* push_sinks: what sinks add to a second sweep's sums, into its first state. */
+struct skl_gpu_push_sinks {
+    struct skl_gpu_problem problem;
+    struct skl_gpu_sinks sinks;
+    const struct skl_gpu_reference *references;
+    int32_t form, reserved; /* enum skl_form */
+    float *state;
+};
+
+/* sink_masses: the sink's probability on each side. */
+struct skl_gpu_sink_masses {
+    struct skl_gpu_sinks sinks;
+    int64_t rows;
+    int32_t heads, n;
+    struct skl_gpu_vector m[2], l[2], mass[2];
+};
+
+/* sum_sinks: a sink's gradient, a block a head. */
+struct skl_gpu_sum_sinks {
+    struct skl_gpu_grad grad; /* whose problem has no softcaps */
+    struct skl_gpu_sinks sinks;
+    struct skl_gpu_vector to;
+};
+
 /* The only one; the first of two; the second. */
 enum skl_gpu_sweep { SKL_SWEEP_KL, SKL_SWEEP_LSE, SKL_SWEEP_SECOND };
 
@@ -193,6 +225,7 @@ struct skl_gpu_finish_rows {
     struct skl_gpu_vector loss, lse[2], kl[2], m[2], l[2];
     double unit[2]; /* of each side's scores: LSE = unit m + log l */
     struct skl_gpu_raw raw;
+    struct skl_gpu_sinks sinks;
 };
 
 /* sum_values: the weighted sum of the rows' losses, by one block. */

@@ -57,7 +57,8 @@ static struct skl_outputs run(struct subject *s, const struct emu_options *optio
     struct skl_outputs out = kit_outputs(&s->f, 0, s->grads);
     if (s->call != SKL_CALL_BACKWARD) {
         struct skl_outputs rows = kit_outputs(&s->f, 1, 0);
-        rows.s = out.s, rows.t = out.t, out = rows;
+        rows.s = out.s, rows.t = out.t, rows.grad_sink_s = out.grad_sink_s, rows.grad_sink_t = out.grad_sink_t;
+        out = rows;
     }
     test_device_reset();
     test_device.options = *options;
@@ -119,10 +120,12 @@ static void begin(struct subject *s, const char *kernel, int variant)
     int by_rows = strncmp(kernel, "rows_", 5) == 0, by_columns = strncmp(kernel, "columns_", 8) == 0;
     int fused = strncmp(kernel, "fused_", 6) == 0, stream = strncmp(kernel, "stream_", 7) == 0;
     int forward = strncmp(kernel, "forward_", 8) == 0, plain = strncmp(kernel, "plain_", 6) == 0;
+    int sinks = strstr(kernel, "_sinks") != NULL;
     int tensor = by_rows || by_columns || fused || stream || forward, dim = 0;
     if (tensor && !stream)
         sscanf(strchr(strchr(kernel, '_') + 1, '_'), "_%d", &dim);
     struct kit_case c = by_rows || by_columns || fused || forward ? kit_attention_case(70, 200, dim)
+                        : sinks                                   ? kit_attention_case(70, 150, 40)
                         : stream                                  ? kit_linear_case(70, 300, 264)
                                                                   : kit_linear_case(70, 150, 40);
     c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
@@ -144,7 +147,8 @@ static void begin(struct subject *s, const char *kernel, int variant)
         s->call = SKL_CALL_VALUE_AND_GRAD;
         s->grads = KIT_GRAD_ALL;
         c.rows = 300, c.cols = 20, c.dim[S] = c.dim[T] = 8;
-        c.divergence = SKL_JSD, c.weights = KIT_POSITIVE, c.bias[S] = c.bias[T] = 1, c.own = 1;
+        c.divergence = SKL_JSD, c.weights = KIT_POSITIVE, c.bias[S] = c.bias[T] = !sinks, c.own = 1;
+        c.sinks = sinks ? 1 + SKL_F32 : 0;
     }
     c.grads = s->grads;
     test_build(&s->f, &c);

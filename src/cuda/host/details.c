@@ -8,6 +8,7 @@
  *     jsd, tv      a second sweep each, by the LSEs that are known
  *     top1         a sweep that compares scores. rank: one more, with what the first found on the other side
  *     mass         dot products with the columns of mass_ids
+ *     sink_mass    of what the first sweep found: sinks.c
  */
 #include "run.h"
 
@@ -119,5 +120,6 @@ enum skl_status skl_gpu_put_details(const struct skl_gpu_run *run)
     SKL_TRY(put_second(run, SKL_FORM_JSD, SKL_ROW_jsd, SKL_DETAIL_JSD));
     SKL_TRY(put_second(run, SKL_FORM_TOTAL_VARIATION, SKL_ROW_tv, SKL_DETAIL_TV));
     SKL_TRY(put_ranks(run));
-    return put_masses(run);
+    SKL_TRY(put_masses(run));
+    return skl_gpu_sink_masses(run);
 }

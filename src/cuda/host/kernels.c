@@ -26,6 +26,8 @@ static const struct skl_gpu_kernel kernels[] = {
 #define SHAPE_grad_atomic(role, dim, ...) \
     SAME(__VA_ARGS__, SKL_FUSED_OWN(dim), SKL_FUSED_STREAM(dim), SKL_FUSED_THREADS, SKL_FUSED_SHARED(dim))
 #define SHAPE_row_kernels(role, dim, rows, ...) ((role) != SKL_ROLE_find_ranges || (rows) == SKL_RANGE_ROWS)
+#define SHAPE_sink_kernels(role, dim, rows, columns, threads, shared) \
+    ((threads) == ((role) == SKL_ROLE_sum_sinks ? 256 : (rows)))
 #define SHAPE_label_kernels(role, dim, rows, columns, threads, shared) \
     ((rows) == ((role) == SKL_ROLE_label_scores ? (threads) / 32 : (threads)))
 #define SHAPE_detail_kernels(role, dim, rows, columns, threads, shared) \

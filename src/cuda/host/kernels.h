@@ -35,6 +35,10 @@ enum skl_gpu_role {
     SKL_ROLE_make_factors,
     SKL_ROLE_convert,
     SKL_ROLE_sum_columns,
+    /* Sinks: one kernel each. */
+    SKL_ROLE_push_sinks,
+    SKL_ROLE_sink_masses,
+    SKL_ROLE_sum_sinks,
     /* Labels and details: one kernel each. */
     SKL_ROLE_label_weights,
     SKL_ROLE_label_scores,

@@ -252,7 +252,8 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
     int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
-    int masses = skl_gpu_wants_either(w, SKL_ROW_mass_s), others = sweeps && skl_gpu_wants_others(w);
+    int masses = skl_gpu_wants_either(w, SKL_ROW_mass_s) || skl_gpu_wants_either(w, SKL_ROW_sink_mass_s),
+        others = sweeps && skl_gpu_wants_others(w);
     int twice = both || ((skl_sweeps(w->form) == 2 || skl_gpu_finishes_labels(w) || masses || others) &&
                          plan->call == SKL_CALL_VALUE); /* a later step reads what the first sweep found */
     plan->bytes = 256;                                  /* offset 0 is NULL */
@@ -263,9 +264,9 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
         m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
-    if (skl_sweeps(w->form) == 2 || w->grads || others)
+    if (skl_sweeps(w->form) == 2 || w->grads || w->sink_grads || others)
         m->references = take(plan, rows * (int64_t)sizeof *m->references);
-    if (skl_sweeps(w->form) == 2 || w->grads || others)
+    if (skl_sweeps(w->form) == 2 || w->grads || w->sink_grads || others)
         m->factors = take(plan, rows * (int64_t)sizeof *m->factors);
     if (both && !w->result[skl_gpu_divergence_row(w)].data)
         m->row_loss = take(plan, rows * (int64_t)sizeof *m->row_loss);

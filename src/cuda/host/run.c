@@ -6,6 +6,7 @@
  *     sum_weights, find_ranges                                      what the rows weigh and see
  *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
  *     [label_weights before all, label_scores, finish_labels after]   labels: labels.c
+ *     [push_sinks, sink_masses, sum_sinks]                          sinks: sinks.c
  *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
  *     [further sweeps, put_*]                                       details of rows: details.c
  *     sum_values                                                    reduced loss
@@ -214,6 +215,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
                                        .raw = raw_of(w),
+                                       .sinks = skl_gpu_sinks_of(w),
                                        .loss = skl_gpu_rows_of(&w->result[skl_gpu_divergence_row(w)])};
     for (int side = 0; side < 2; side++) {
         args.lse[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)]);
@@ -247,12 +249,19 @@ enum skl_status skl_gpu_states(const struct skl_gpu_run *run, const struct skl_w
     return finish_rows(&other, SKL_SWEEP_KL, NULL);
 }
 
+/* The second of two sweeps, by what the first one found. */
+static enum skl_status sweep_again(const struct skl_gpu_run *run)
+{
+    SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
+    SKL_TRY(sweep(run, skl_gpu_second_sweep(&run->work)));
+    return skl_gpu_push_sinks(run);
+}
+
 enum skl_status skl_gpu_second_states(const struct skl_gpu_run *run, const struct skl_work *of, struct skl_state *to)
 {
     struct skl_gpu_run other = *run;
     other.work = *of, other.partial = to;
-    SKL_TRY(make_factors(&other, 0, SKL_DZ_Q));
-    SKL_TRY(sweep(&other, skl_gpu_second_sweep(of)));
+    SKL_TRY(sweep_again(&other));
     other.work.student = 1; /* P is in the teacher's place of the states */
     return finish_rows(&other, SKL_SWEEP_SECOND, NULL);
 }
@@ -283,8 +292,7 @@ static enum skl_status sweeps(const struct skl_gpu_run *run)
         SKL_TRY(finish_rows(run, skl_sweeps(w->form) == 2 ? SKL_SWEEP_LSE : SKL_SWEEP_KL, NULL));
     }
     if (skl_sweeps(w->form) == 2 && (run->second_sweep || !run->partial)) {
-        SKL_TRY(make_factors(run, 0, SKL_DZ_Q));
-        SKL_TRY(sweep(run, skl_gpu_second_sweep(w)));
+        SKL_TRY(sweep_again(run));
         SKL_TRY(finish_rows(run, SKL_SWEEP_SECOND, NULL));
     }
     return SKL_OK;
@@ -350,6 +358,7 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
     for (int x = 0; x < 2; x++) {
+        SKL_TRY(skl_gpu_sink_grad(run, x));
         if (!(w->grads & 1 << x))
             continue;
         SKL_TRY(clear_gradients(run, x));

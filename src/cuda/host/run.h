@@ -51,6 +51,13 @@ enum skl_status skl_gpu_list_entries(const struct skl_gpu_run *run, const struct
 /* Gradients where the listed columns are all there is. */
 enum skl_status skl_gpu_list_gradients(const struct skl_gpu_run *run);
 
+/* Sinks (sinks.c): as kernels want them; into the sums of a second sweep; their probabilities; their gradient of side x.
+ * Nothing without sinks, or where nobody asks. */
+struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_work *w);
+enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x);
+
 /* Details of rows (details.c). */
 enum skl_status skl_gpu_put_details(const struct skl_gpu_run *run);
 

@@ -5,7 +5,7 @@
  * order, in double, so that results do not depend on the device. O(rows) bytes, no shared memory beyond a reduction.
  * What is done to one row is the CPU's, in ../../row.h.
  */
-#include "rows.cuh"
+#include "sink.cuh"
 
 namespace
 {
@@ -234,12 +234,17 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     skl_row_state s = skl_empty_row();
     if (!args.partial_in && args.range[row].hi < 0)
         s = no_number(args.sweep != SKL_SWEEP_SECOND);
-    bool work = args.partial_in ? row_weight(args.weight, row, args.heads, args.n) != 0
-                                : args.range[row].lo < args.range[row].hi;
+    const bool sink = args.sinks.are && args.range[row].hi >= 0; /* which a row sees that sees no key */
+    bool work = args.partial_in || sink ? row_weight(args.weight, row, args.heads, args.n) != 0
+                                        : args.range[row].lo < args.range[row].hi;
     if (work && args.partial_in)
         s = private_state(args, args.partial_in[row]);
     for (int split = 0; work && !args.partial_in && split < args.splits; split++) {
         const skl_row_state part = split_state(args, row, split);
+        skl_merge_row(&s, &part);
+    }
+    if (work && sink && args.sweep != SKL_SWEEP_SECOND) {
+        const skl_row_state part = sink_state(args.sinks, row, args.heads, args.n);
         skl_merge_row(&s, &part);
     }
     if (args.partial)
