@@ -149,14 +149,18 @@ def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None) -
     """Instruction numbers in the order of one turn of the main loop; None if no loop has an HMMA.
 
     The main loop is the one that can do the most HMMA in a turn, the smallest of several. Loops with HMMA inside it are
-    done 'trips' times. 'copies' of 16 bytes are expected in all."""
+    done 'trips' times: if that is more than once, it is a loop that has one. 'copies' of 16 bytes are expected in all."""
     graph = Graph(code)
     loops = [(found, graph.ways(found)) for found in graph.loops()]
     loops = [(found, ways) for found, ways in loops if any(w.hmma for w in ways)]
     if not loops:
         return None
-    loop, ways = max(loops, key=lambda found: (max(w.hmma for w in found[1]), -len(found[0].body)))
-    turns = {other.head: _ordinary(w) for other, w in loops if other.body < loop.body} if trips > 1 else {}
+    # One product in a loop over tiles: the loop over its chunks does as many HMMA in a turn, and is smaller.
+    around = [one for one in loops if trips > 1 and any(other.body < one[0].body for other, _ in loops)]
+    loop, ways = max(around or loops, key=lambda found: (max(w.hmma for w in found[1]), -len(found[0].body)))
+    inner = [(other, w) for other, w in loops if other.body < loop.body] if trips > 1 else []
+    each = copies // (trips * len(inner)) if copies and inner else None
+    turns = {other.head: _ordinary(w, each) for other, w in inner}
     blocks: list[int] = []
     for block in _ordinary(ways, copies, turns, trips).blocks:
         if block in turns:

@@ -43,6 +43,7 @@ SKL_DEVICE void row_of(const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT]
 
 template <int MT, int NT> struct push_kl {
     static constexpr bool FAST = true; /* worth a copy of the code without edges */
+    static constexpr bool BOTH = true; /* sides; without, Q's scores alone are made, and P's are 0 */
     row_state state[2 * MT];
     float factor[2];
 
@@ -95,7 +96,7 @@ template <int MT, int NT> struct push_kl {
 
 /* A second sweep: the rows' LSEs are known, and every divergence has two sums. */
 template <int MT, int NT> struct push_sums {
-    static constexpr bool FAST = false;
+    static constexpr bool FAST = false, BOTH = true;
     row_terms terms[2 * MT];
     float sums[2 * MT][2];
 
@@ -139,6 +140,49 @@ template <int MT, int NT> struct push_sums {
                 if ((threadIdx.x & 3) == 0 && row < at.valid)
                     out[(side ? SKL_L_Q : SKL_L_P) * f.p.rows + at.first + row] = sum;
             }
+    }
+};
+
+/* Rows that look at their columns one by one: top.cuh, rest.cuh. F also answers 'first', the first column of the group. A row's
+ * STATE has
+ *     start(args, row, first)               before the columns from 'first' on
+ *     push(x, column, end)                  the scores x [side][] of columns that are all below 'end'
+ *     write<LANES>(args, slot, row, mine)   over the LANES neighbouring lanes that hold the row, into those of a split */
+template <int MT, int NT, class STATE> struct push_rows {
+    static constexpr bool FAST = false, BOTH = STATE::BOTH;
+    STATE state[2 * MT];
+
+    template <class F> __device__ __forceinline__ void start(const F &f, const skl_gpu_forward &args)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) {
+            const int row = f.row_in_tile(i >> 1, i & 1);
+            state[i].start(args, f.at.first + (row < f.at.valid ? row : 0), blockIdx.y * args.split_columns);
+        }
+    }
+
+    template <bool EDGE, class F>
+    __device__ __forceinline__ void push(const F &f, const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT][4])
+    {
+        int column[2 * NT];
+#pragma unroll
+        for (int j = 0; j < 2 * NT; j++) column[j] = f.first + (j >> 1) * 8 + (threadIdx.x & 3) * 2 + (j & 1);
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) {
+            float row[2][2 * NT];
+            row_of(x_p, x_q, i, row);
+            state[i].push(row, column, f.first + 8 * NT);
+        }
+    }
+
+    template <class F> __device__ __forceinline__ void write(const F &f, const skl_gpu_forward &args)
+    {
+        const place at = f.place_again();
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) {
+            const int row = f.row_in_tile(i >> 1, i & 1);
+            state[i].template write<4>(args, f.slot(), at.first + row, (threadIdx.x & 3) == 0 && row < at.valid);
+        }
     }
 };
 

@@ -9,120 +9,69 @@
 #ifndef SKL_REST_CUH
 #define SKL_REST_CUH
 
+#include "listed.cuh"
 #include "push.cuh"
 
-struct rest_state {
-    float m, l;
+/* A row's state: see push_rows. */
+struct row_rest {
+    static constexpr bool BOTH = false;
+    float m, l, factor;
     const int32_t *next; /* of the listed columns */
-};
 
-/* Before the columns from 'first' on. Behind the last listed column stands one that is larger than all. */
-SKL_DEVICE rest_state start_rest(const skl_gpu_forward &args, int64_t row, int first)
-{
-    const int32_t *column = args.listed + row * (args.room + 1);
-    int low = 0, high = args.room;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (column[middle] < first)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    __syncwarp(); /* lanes have rows of their own */
-    return {SKL_LOWEST, 0, column + low};
-}
-
-/* Scores of the columns at[], which are all below 'end', that the row lists: -inf. */
-template <int COUNT> SKL_DEVICE void take_listed(rest_state &s, float (&x)[COUNT], const int (&at)[COUNT], int end)
-{
-    for (int column = *s.next; column < end; column = *++s.next)
-#pragma unroll
-        for (int j = 0; j < COUNT; j++) x[j] = at[j] == column ? -INFINITY : x[j];
-}
-
-template <int COUNT> SKL_DEVICE float sum_of(const rest_state &s, const float (&x)[COUNT], float factor)
-{
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < COUNT; j++) sum += power_of_two(relative(x[j], s.m, factor));
-    return sum;
-}
-
-SKL_DEVICE void move_rest(rest_state &s, float m, float factor)
-{
-    s.l *= power_of_two(fmaxf(relative(s.m, m, factor), SKL_FARTHEST));
-    s.m = m;
-}
-
-template <int COUNT> SKL_DEVICE void push_rest_row(rest_state &s, const float (&x)[COUNT], float factor)
-{
-    float sum = sum_of(s, x, factor), m = s.m;
-    if (sum > SKL_RAISE) {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++) m = fmaxf(m, x[j]);
-        move_rest(s, m, factor);
-        sum = sum_of(s, x, factor);
-    }
-    s.l += sum;
-}
-
-/* Over the LANES neighbouring lanes that hold a row, into the state of a split. P has no mass there. */
-template <int LANES>
-SKL_DEVICE void write_rest(rest_state s, const skl_gpu_forward &args, int slot, int64_t row, float factor, bool mine)
-{
-    __syncwarp();
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) {
-        rest_state other = {__shfl_xor_sync(~0u, s.m, step), __shfl_xor_sync(~0u, s.l, step), s.next};
-        const float m = fmaxf(s.m, other.m);
-        move_rest(s, m, factor), move_rest(other, m, factor);
-        s.l += other.l;
-    }
-    if (mine)
-        write_state(args.state + (int64_t)slot * SKL_STATES * args.problem.rows, args.problem.rows, row,
-                    {{SKL_LOWEST, s.m}, {0, s.l}, 0});
-}
-
-/* For the sweeps of 16-bit operands: see push.cuh. F also answers 'first', the first column of the group. */
-template <int MT, int NT> struct push_rest {
-    static constexpr bool FAST = false;
-    rest_state state[2 * MT];
-    float factor;
-
-    template <class F> __device__ __forceinline__ void start(const F &f, const skl_gpu_forward &args)
+    __device__ __forceinline__ void start(const skl_gpu_forward &args, int64_t row, int first)
     {
-        factor = f.p.side[1].factor;
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i++) {
-            const int row = f.row_in_tile(i >> 1, i & 1);
-            state[i] = start_rest(args, f.at.first + (row < f.at.valid ? row : 0), blockIdx.y * args.split_columns);
-        }
+        const int32_t *column = args.listed + row * (args.room + 1);
+        m = SKL_LOWEST, l = 0, factor = args.problem.side[1].factor;
+        next = column + first_place(column, args.room, first);
+        __syncwarp(); /* lanes have rows of their own */
     }
 
-    template <bool EDGE, class F>
-    __device__ __forceinline__ void push(const F &f, const float (&x_p)[MT][NT][4], const float (&x_q)[MT][NT][4])
+    template <int COUNT> __device__ __forceinline__ void push(float (&x)[2][COUNT], const int (&column)[COUNT], int end)
     {
-        int column[2 * NT];
+        for (int listed = *next; listed < end; listed = *++next)
 #pragma unroll
-        for (int j = 0; j < 2 * NT; j++) column[j] = f.first + (j >> 1) * 8 + (threadIdx.x & 3) * 2 + (j & 1);
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i++) {
-            float row[2][2 * NT];
-            row_of(x_p, x_q, i, row);
-            take_listed(state[i], row[1], column, f.first + 8 * NT);
-            push_rest_row(state[i], row[1], factor);
-        }
+            for (int j = 0; j < COUNT; j++) x[1][j] = column[j] == listed ? -INFINITY : x[1][j];
         __syncwarp(); /* lanes of one row go along the list together, those of others do not */
+        float sum = sum_of(x[1]);
+        if (sum > SKL_RAISE) {
+            float top = m;
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) top = fmaxf(top, x[1][j]);
+            move(top);
+            sum = sum_of(x[1]);
+        }
+        l += sum;
     }
 
-    template <class F> __device__ __forceinline__ void write(const F &f, const skl_gpu_forward &args)
+    /* P has no mass. */
+    template <int LANES>
+    __device__ __forceinline__ void write(const skl_gpu_forward &args, int slot, int64_t row, bool mine)
     {
-        const place at = f.place_again();
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 2 * MT; i++) {
-            const int row = f.row_in_tile(i >> 1, i & 1);
-            write_rest<4>(state[i], args, f.slot(), at.first + row, factor, (threadIdx.x & 3) == 0 && row < at.valid);
+        for (int step = 1; step < LANES; step *= 2) {
+            row_rest other = {__shfl_xor_sync(~0u, m, step), __shfl_xor_sync(~0u, l, step), factor, next};
+            const float top = fmaxf(m, other.m);
+            move(top), other.move(top);
+            l += other.l;
         }
+        if (mine)
+            write_state(args.state + (int64_t)slot * SKL_STATES * args.problem.rows, args.problem.rows, row,
+                        {{SKL_LOWEST, m}, {0, l}, 0});
+    }
+
+    template <int COUNT> __device__ __forceinline__ float sum_of(const float (&x)[COUNT]) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) sum += power_of_two(relative(x[j], m, factor));
+        return sum;
+    }
+
+    __device__ __forceinline__ void move(float to)
+    {
+        l *= power_of_two(fmaxf(relative(m, to, factor), SKL_FARTHEST));
+        m = to;
     }
 };
 

@@ -5,6 +5,7 @@
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
  *     kl, jsd, second, top, rest: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a slab
+ *     rest needs x_Q alone, and makes no other
  *
  * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a tile.
  *
@@ -49,7 +50,8 @@ struct plain {
             to[d][i] = i < valid && d0 + d < dim ? element(m.data, base + i * m.stride[2] + d0 + d, m.dtype) : 0;
     }
 
-    /* The scores of the tile; -inf outside the rows' ranges. */
+    /* The scores of the tile; -inf outside the rows' ranges. BOTH: see push.cuh. */
+    template <bool BOTH>
     __device__ __forceinline__ void logits(float (*a)[PITCH], float (*b)[PITCH], int first, float (&x)[2][4][4])
     {
 #pragma unroll
@@ -59,7 +61,7 @@ struct plain {
             int64_t columns = at.b * s.b.stride[0] + at.h / s.share * s.b.stride[1] + first * s.b.stride[2];
 #pragma unroll
             for (int i = 0; i < 16; i++) x[side][i >> 2][i & 3] = 0;
-            for (int d0 = 0; d0 < s.dim; d0 += DEPTH) {
+            for (int d0 = 0; d0 < (BOTH || side ? s.dim : 0); d0 += DEPTH) {
                 __syncthreads();
                 load(a, s.a, rows, at.valid, d0, s.dim);
                 load(b, s.b, columns, p.columns - first, d0, s.dim);
@@ -88,6 +90,7 @@ struct shared_tiles {
 };
 
 struct plain_kl {
+    static constexpr bool BOTH = true;
     row_state state[4];
     float factor[2];
 
@@ -125,6 +128,7 @@ struct plain_kl {
 
 /* A second sweep: the rows' LSEs are known, and every divergence has two sums. */
 struct plain_sums {
+    static constexpr bool BOTH = true;
     row_terms terms[4];
     float sums[4][2];
 
@@ -165,65 +169,33 @@ struct plain_sums {
     }
 };
 
-struct plain_top {
-    row_top top[4];
-    bool counts;
+/* Rows that look at their columns one by one: see push_rows. */
+template <class STATE> struct plain_rows {
+    static constexpr bool BOTH = STATE::BOTH;
+    STATE state[4];
 
     __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
     {
-        counts = args.limits;
-#pragma unroll
-        for (int i = 0; i < 4; i++) top[i] = start_top(args, f.at.first + min(4 * f.ty + i, f.at.valid - 1));
-    }
-    __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
-    {
-        const int first = f.first + 4 * f.tx, column[4] = {first, first + 1, first + 2, first + 3};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float row[2][4] = {{x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3]},
-                                     {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]}};
-            push_row(top[i], row, column, counts);
-        }
-    }
-    __device__ __forceinline__ void write(const plain &f, const skl_gpu_forward &args)
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = 4 * f.ty + i;
-            write_top<16>(top[i], args, blockIdx.y, f.at.first + row, f.tx == 0 && row < f.at.valid);
-        }
-    }
-};
-
-struct plain_rest {
-    rest_state state[4];
-    float factor;
-
-    __device__ __forceinline__ void start(const plain &f, const skl_gpu_forward &args)
-    {
-        factor = f.p.side[1].factor;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            state[i] = start_rest(args, f.at.first + min(4 * f.ty + i, f.at.valid - 1),
-                                  blockIdx.y * args.split_columns);
+            state[i].start(args, f.at.first + min(4 * f.ty + i, f.at.valid - 1), blockIdx.y * args.split_columns);
     }
     __device__ __forceinline__ void push(const plain &f, const float (&x)[2][4][4])
     {
         const int first = f.first + 4 * f.tx, column[4] = {first, first + 1, first + 2, first + 3};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float row[4] = {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]};
-            take_listed(state[i], row, column, first + 4);
-            push_rest_row(state[i], row, factor);
+            float row[2][4] = {{x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3]},
+                               {x[1][i][0], x[1][i][1], x[1][i][2], x[1][i][3]}};
+            state[i].push(row, column, first + 4);
         }
-        __syncwarp();
     }
     __device__ __forceinline__ void write(const plain &f, const skl_gpu_forward &args)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = 4 * f.ty + i;
-            write_rest<16>(state[i], args, blockIdx.y, f.at.first + row, factor, f.tx == 0 && row < f.at.valid);
+            state[i].template write<16>(args, blockIdx.y, f.at.first + row, f.tx == 0 && row < f.at.valid);
         }
     }
 };
@@ -264,7 +236,7 @@ template <class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &args)
     for (int c = first; c < end; c += TILE) {
         float x[2][4][4];
         f.first = c;
-        f.logits(shared.a, shared.b, c, x);
+        f.logits<PUSH::BOTH>(shared.a, shared.b, c, x);
         push.push(f, x);
     }
     push.write(f, args);
@@ -280,7 +252,7 @@ template <class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX dx)
     load_ranges<TILE, 256>(g.problem, f.at, shared.ranges);
     const int first = args.first_column + blockIdx.y * TILE;
     float x[2][4][4];
-    f.logits(shared.a, shared.b, first, x);
+    f.logits<true>(shared.a, shared.b, first, x);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int row = 4 * f.ty + (i >> 2), column = 4 * f.tx + (i & 3);
@@ -312,12 +284,12 @@ extern "C" __global__ void __launch_bounds__(256) skl_plain_second(const __grid_
 
 extern "C" __global__ void __launch_bounds__(256) skl_plain_top(const __grid_constant__ skl_gpu_forward args)
 {
-    sweep<plain_top>(args);
+    sweep<plain_rows<row_top>>(args);
 }
 
-extern "C" __global__ void __launch_bounds__(256) skl_plain_rest(const __grid_constant__ skl_gpu_forward args)
+extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_rest(const __grid_constant__ skl_gpu_forward args)
 {
-    sweep<plain_rest>(args);
+    sweep<plain_rows<row_rest>>(args);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)

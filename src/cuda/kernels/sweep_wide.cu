@@ -5,7 +5,7 @@
  *
  *     x_P = A_P B_P^T over dim_P, then x_Q = A_Q B_Q^T over dim_Q          [ROWS x COLUMNS] a tile, both in registers
  *     kl, jsd, second, top, rest: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile into a slab,
- *     rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width
+ *     rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width. rest makes x_Q alone
  *
  * A block owns 128 rows and goes through a split of the columns, 128 at a time: 8 warps, 4 along the rows and 2 along the
  * columns, each 32 x 64. Three stages; copies run two chunks ahead over (tile, side, depth), so that they do not stop at
@@ -44,7 +44,8 @@ enum {
 
 typedef float warp_logits[GROUPS][MT][2][4]; /* of one side: [group of 16 columns][tile of 16 rows][8 columns][] */
 
-template <int TYPE> struct stream {
+/* BOTH sides, or Q alone: see push.cuh. */
+template <int TYPE, bool BOTH = true> struct stream {
     const skl_gpu_problem &p;
     const place at;
     const uint32_t shared;
@@ -115,7 +116,7 @@ template <int TYPE> struct stream {
             a_from += DEPTH, b_from += DEPTH, left -= DEPTH;
             if (left <= 0) {
                 column += side ? COLUMNS : 0;
-                side = !side;
+                side = BOTH ? !side : 1;
                 turn();
             }
         }
@@ -177,10 +178,10 @@ template <int TYPE> struct stream {
     /* Everything that comes before the first product over the tiles from column 'first' to 'last'. */
     __device__ __forceinline__ void start(int first, int last)
     {
-        column = first, end = last, side = 0, into = shared, to = A_COPIES::to(), stage = 0;
+        column = first, end = last, side = BOTH ? 0 : 1, into = shared, to = A_COPIES::to(), stage = 0;
         turn();
         int tiles = (last - first + COLUMNS - 1) / COLUMNS;
-        chunks_left = tiles * ((p.side[0].dim + DEPTH - 1) / DEPTH + (p.side[1].dim + DEPTH - 1) / DEPTH);
+        chunks_left = tiles * ((BOTH ? (p.side[0].dim + DEPTH - 1) / DEPTH : 0) + (p.side[1].dim + DEPTH - 1) / DEPTH);
 #pragma unroll
         for (int i = 0; i < STAGES - 1; i++) copy_chunk();
         wait_copies<STAGES - 2>();
@@ -193,7 +194,7 @@ template <int TYPE, class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &arg
 {
     extern __shared__ __align__(128) unsigned char memory[];
     skl_gpu_range *ranges = (skl_gpu_range *)(memory + STAGES * STAGE);
-    stream<TYPE> f(args.problem, blockIdx.x, shared_address(memory));
+    stream<TYPE, PUSH::BOTH> f(args.problem, blockIdx.x, shared_address(memory));
     f.ranges = ranges;
     const span seen = load_ranges<ROWS, THREADS>(args.problem, f.at, ranges);
     const int split = blockIdx.y * args.split_columns;
@@ -205,7 +206,7 @@ template <int TYPE, class PUSH> SKL_DEVICE void sweep(const skl_gpu_forward &arg
 #pragma unroll 1
     for (int c = first; c < end; c += COLUMNS) {
         warp_logits x[2];
-        f.product(x[0], args.problem.side[0].dim);
+        f.product(x[0], PUSH::BOTH ? args.problem.side[0].dim : 0);
         f.product(x[1], args.problem.side[1].dim);
         const bool inside = PUSH::FAST && c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
 #pragma unroll
@@ -293,7 +294,7 @@ template <int TYPE, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX 
 KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>>(args)))
 KERNEL(SKL_TYPE, jsd, skl_gpu_forward, (sweep<SKL_TYPE, push_jsd<MT, 2>>(args)))
 KERNEL(SKL_TYPE, second, skl_gpu_forward, (sweep<SKL_TYPE, push_second<MT, 2>>(args)))
-KERNEL(SKL_TYPE, top, skl_gpu_forward, (sweep<SKL_TYPE, push_top<MT, 2>>(args)))
-KERNEL(SKL_TYPE, rest, skl_gpu_forward, (sweep<SKL_TYPE, push_rest<MT, 2>>(args)))
+KERNEL(SKL_TYPE, top, skl_gpu_forward, (sweep<SKL_TYPE, push_rows<MT, 2, row_top>>(args)))
+KERNEL(SKL_TYPE, rest, skl_gpu_forward, (sweep<SKL_TYPE, push_rows<MT, 2, row_rest>>(args)))
 KERNEL(SKL_TYPE, dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of))
 KERNEL(SKL_TYPE, second_dz, skl_gpu_slab, slab<SKL_TYPE>(args, dx_of_column))
