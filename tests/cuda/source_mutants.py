@@ -5,7 +5,7 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_exact, test_plan, test_rounding, test_labels, test_details and test_lists from the same directory are
+When it passes, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details and test_lists from the same directory are
 run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
@@ -173,21 +173,33 @@ MUTANTS = [
     ('detail_kernels.cu', 'detail_kernels', 'id >= r.lo && id < r.hi', 'id >= 0 && id < args.columns',
      'the mass of a column that the row does not see'),
     ('detail_kernels.cu', 'detail_kernels', '(float)sum / l : 0', '(float)sum : 0', 'a mass is not divided'),
-    ('top.cuh', 'sweep_any', 'x[side][j] > top.x', 'x[side][j] >= top.x', 'a tie within a lane'),
-    ('top.cuh', 'sweep_wide_bf16', 'x[side][j] > top.x', 'x[side][j] >= top.x', 'a tie within a lane'),
+    ('detail_kernels.cu', 'detail_kernels', 'p.l == 0 ? 0 : log(p.l)', 'log(p.l)', 'the entropy of a row without columns'),
+    ('detail_kernels.cu', 'detail_kernels', 'skl_finish_kl(&p, &q)', 'skl_finish_kl(&q, &p)', 'the direction of the other KL'),
+    ('detail_kernels.cu', 'detail_kernels', 'case SKL_DETAIL_TV: x = p.acc', 'case SKL_DETAIL_TV: x = q.acc', 'total variation by the other sum'),
+    ('detail_kernels.cu', 'detail_kernels', 'above += t.column;', 'above = t.column;', 'the rank of the last split'),
+    ('detail_kernels.cu', 'detail_kernels', 't.x > best.x ||', 't.x >= best.x ||', 'a tie between splits, the higher column'),
+    ('detail_kernels.cu', 'detail_kernels', 'args.limits ? best.column : above', 'best.column', 'a rank is a column'),
+    ('detail_kernels.cu', 'detail_kernels', 'k % 32 == lane && x', 'k == lane && x', 'ids behind the first 32'),
+    ('detail_kernels.cu', 'detail_kernels', 'for (int step = 16; step', 'for (int step = 8; step', 'half of the lanes of a mass'),
+    ('detail_kernels.cu', 'detail_kernels', 'args.unit * ((double)x - (double)m)', '(double)x - (double)m', "a mass's temperature"),
+    ('detail_kernels.cu', 'detail_kernels', 'r.lo < r.hi && l != 0 ?', 'true ?', 'the mass of a row without columns'),
+    ('top.cuh', 'sweep_any', 'x[k][j] > side[k].x', 'x[k][j] >= side[k].x', 'a tie within a lane'),
+    ('top.cuh', 'sweep_wide_bf16', 'x[k][j] > side[k].x', 'x[k][j] >= side[k].x', 'a tie within a lane'),
     ('top.cuh', 'sweep_wide_bf16', 'other.x == best.x && other.column < best.column', 'false', 'a tie between lanes'),
-    ('top.cuh', 'sweep_any', 'x[1 - side][j]', 'x[side][j]', "the other side's score"),
+    ('top.cuh', 'sweep_any', 'x[1 - k][j]', 'x[k][j]', "the other side's score"),
     # Lists
     ('list_kernels.cu', 'list_kernels', 'logp = log_sum(logp, logp_of(keys[i]))', 'logp = logp_of(keys[i])',
      'the mass of a column that is listed twice'),
     ('list_kernels.cu', 'list_kernels', 'k == 0 || column[k - 1] != column[k]', 'true', 'equal columns are listed twice'),
     ('list_kernels.cu', 'list_kernels', '(i & size) == 0', 'true', 'the sort'),
     ('list_kernels.cu', 'list_kernels', '!own && n < l.columns;', '!own;', 'a rest where every column is listed'),
-    ('list_kernels.cu', 'list_kernels', 'of_first(power * rest)', 'of_first(rest)', "the rest's temperature"),
+    ('list_kernels.cu', 'list_kernels', 'of_first<0>(power * rest)', 'of_first<0>(rest)', "the rest's temperature"),
     ('list_kernels.cu', 'list_kernels', 'wrong ? NAN : to.mass', 'to.mass', 'an id that is no column'),
     ('list_kernels.cu', 'list_kernels', 'l.range[list.row] = {0, 0};', ';', 'rows that list nothing'),
     ('list_kernels.cu', 'list_kernels', 'renormalise ? on : all', 'all', 'renormalise over all columns'),
-    ('list_kernels.cu', 'list_kernels', 'r.l_rest * exp(r.m_rest - r.m)', 'r.l_rest', 'the rest under another m'),
+    ('list_kernels.cu', 'list_kernels', 'r.l_rest * exp(r.m_rest - m)', 'r.l_rest', 'the rest under another m'),
+    ('list_kernels.cu', 'list_kernels', 'r.m = renormalise ? top : m;', 'r.m = m;', 'a list far below the other columns'),
+    ('list_kernels.cu', 'list_kernels', 'on * exp(r.m - m)', 'on', 'a list under an m of its own'),
     ('list_kernels.cu', 'list_kernels', 'row.mass * q - exp(log_p)', 'q - exp(log_p)', "the teacher's mass in dz"),
     ('list_kernels.cu', 'list_kernels', '(log_q - log_p - row.d)', '(log_q - log_p)', 'the mean of a reverse KL'),
     ('list_kernels.cu', 'list_kernels', 'r.off < 0 ? -share : share', 'share', 'the sign off the list'),
@@ -197,11 +209,39 @@ MUTANTS = [
     ('list_kernels.cu', 'list_kernels', 'place[i]; list.column[k] < last', 'place[i] + 1; list.column[k] < last',
      'db without its first entry'),
     ('list_kernels.cu', 'list_kernels', 'meet(); /* the last rows are done with */', ';', 'places of the next rows'),
-    ('list_kernels.cu', 'list_kernels', '__syncthreads(); /* the last sum has been read */', ';', 'the next sum'),
-    ('rest.cuh', 'sweep_wide_bf16', 'at[j] == column ? -INFINITY : x[j]', 'x[j]', 'listed columns are not left out'),
-    ('rest.cuh', 'sweep_any', 'column = *++s.next', 'column = (++s.next, *s.next + 1)', 'the column behind a listed one'),
-    ('rest.cuh', 'sweep_any', 'column[middle] < first', 'false', 'the list of a later split'),
-    ('rest.cuh', 'sweep_wide_bf16', 'move_rest(s, m, factor), move_rest(other, m, factor);', 's.m = m;',
+    ('list_kernels.cu', 'list_kernels', 'bits >> 31 ? ~bits : bits | 0x80000000u', 'bits', 'the order of masses'),
+    ('list_kernels.cu', 'list_kernels', 'first && sum < 1 ? log(1 - sum)', 'first ? log(1 - sum)', 'a sum above 1'),
+    ('list_kernels.cu', 'list_kernels', 'if (missing && l.rest.data)', 'if (false)', "the given rest"),
+    ('list_kernels.cu', 'list_kernels', 'double x = first ? exp(to.rest - high) : 0', 'double x = 0', 'the rest in the new sum'),
+    ('list_kernels.cu', 'list_kernels', 'exp(to.rest) + list.sum<2>', 'list.sum<2>', "the rest in the teacher's mass"),
+    ('list_kernels.cu', 'list_kernels', 'high = x > y ? x : y, low = x > y ? y : x', 'high = x, low = y', 'the sum of logarithms'),
+    ('list_kernels.cu', 'list_kernels', 'work && k < l.ids.count', 'k < l.ids.count', 'lists of rows without weight'),
+    ('list_kernels.cu', 'list_kernels', 'k < l.ids.count ? id_at', 'true ? id_at', 'slots behind the list'),
+    ('list_kernels.cu', 'list_kernels', 'for (int k = threadIdx.x; k <= l.room; k += 128)',
+     'for (int k = threadIdx.x; k < l.room; k += 128)', 'nothing stands behind the list'),
+    ('list_kernels.cu', 'list_kernels', 'x == -INFINITY ? 0 : exp(l.unit * x - r.m)', 'exp(l.unit * x)', "the list's m"),
+    ('list_kernels.cu', 'list_kernels', 'r.m_rest = l.unit * list.value(l.saved_m), r.l_rest = list.value(l.saved_l);',
+     'r.m_rest = list.value(l.saved_m), r.l_rest = list.value(l.saved_l);', "the unit of what was saved"),
+    ('list_kernels.cu', 'list_kernels', 'if (l.tail == SKL_TAIL_BUCKET)', 'if (false)', "the bucket's term"),
+    ('list_kernels.cu', 'list_kernels', '(r.m_rest - r.m) + (log(r.l_rest) - r.log_l)', 'log(r.l_rest) - r.log_l', "q of the rest"),
+    ('list_kernels.cu', 'list_kernels', 'counted == 0 || renormalise ? 0 : slope', 'counted == 0 ? 0 : slope', 'off a list that is all there is'),
+    ('list_kernels.cu', 'list_kernels', 'r.lo < r.hi ? (float)(args.kl_weight / args.norm) * w : 0',
+     '(float)(args.kl_weight / args.norm) * w', 'rows that take no part'),
+    ('list_kernels.cu', 'list_kernels', 'list.value(args.weight) / args.scalars->largest', 'list.value(args.weight)', 'the largest weight'),
+    ('list_kernels.cu', 'list_kernels', 'j >= 0 && j < args.slab.columns', 'j >= 0', 'entries behind a slab'),
+    ('list_kernels.cu', 'list_kernels', 'args.slab.first_row + i);', 'i);', 'slabs after the first, in rows'),
+    ('list_kernels.cu', 'list_kernels', 'list.column[k] != NO_COLUMN; k++', 'list.column[k + 1] != NO_COLUMN; k++', 'da without its last entry'),
+    ('list_kernels.cu', 'list_kernels', 'if (dz != 0) /*', 'if (true) /*', '0 times what is not finite (da)'),
+    ('list_kernels.cu', 'list_kernels', 'if (dz == 0 || scale == 0)', 'if (false)', '0 times what is not finite (db)'),
+    ('list_kernels.cu', 'list_kernels', 'blockIdx.y * DB_ENTRIES + threadIdx.x', 'threadIdx.x', 'db behind its first 256 entries'),
+    ('list_kernels.cu', 'list_kernels', 'list.column[at] < last', 'list.column[at] <= last', 'rows that list the next column'),
+    ('list_kernels.cu', 'list_kernels', 'bias += threadIdx.x == j ?', 'bias += threadIdx.x <= j ?', "a bias's gradient"),
+    ('listed.cuh', 'list_kernels', 'column[middle] < first', 'column[middle] <= first', 'the place of a column'),
+    ('scores.cuh', 'list_kernels', 'x += element(s.bias.data', 'x -= element(s.bias.data', "an entry's bias"),
+    ('rest.cuh', 'sweep_wide_bf16', 'column[j] == listed ? -INFINITY : x[1][j]', 'x[1][j]', 'listed columns are not left out'),
+    ('rest.cuh', 'sweep_any', 'listed = *++next', 'listed = (++next, *next + 1)', 'the column behind a listed one'),
+    ('listed.cuh', 'sweep_any', 'column[middle] < first', 'false', 'the list of a later split'),
+    ('rest.cuh', 'sweep_wide_bf16', 'move(top), other.move(top);', 'm = top;',
      'lanes under different m'),
     # A mixture that is nearly one side
     ('divergence.cuh', 'sweep_any', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
@@ -210,7 +250,7 @@ MUTANTS = [
 
 # What sees a mutant of these first, or alone.
 OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
-             'rest.cuh': 'lists'}
+             'rest.cuh': 'lists', 'listed.cuh': 'lists'}
 
 
 def compile_unit(nvcc, sources, unit, ptx):
@@ -262,7 +302,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'rounding', 'labels', 'details', 'lists')
+    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists')
     programs = [re.sub('kernels$', name, kernels) for name in names]
     failed = kill(programs, ptx_dir)
     if failed:

@@ -52,13 +52,14 @@ static void large_cases(void)
 
 /* --------------------------------------------------------------------------------------------------- one case --- */
 
-enum { ROWS = 20, COLUMNS = 600, DIM = 24, K = 9 };
+enum { ROWS = 20, COLUMNS = 600, DIM = 24, K = 9, ALONE = 40 };
 
 static struct memory {
-    float a[ROWS * DIM], b[COLUMNS * DIM], bias[COLUMNS], logprobs[ROWS * K];
+    float a[ROWS * DIM], b[COLUMNS * DIM], bias[COLUMNS], logprobs[ROWS * K], weight[ROWS];
     uint16_t half_a[ROWS * DIM], half_b[COLUMNS * DIM];
     int64_t ids[ROWS * K];
     int32_t label[ROWS];
+    int weighted;
     struct written {
         double value;
         float loss[ROWS], kl[ROWS], da[ROWS * DIM], db[COLUMNS * DIM], dbias[COLUMNS];
@@ -81,6 +82,7 @@ static void fill(void)
     for (int64_t i = 0; i < COLUMNS * DIM; i++) kit_set(&half_b, i, m.b[i]), m.b[i] = (float)kit_get(&half_b, i);
     for (int i = 0; i < ROWS * K; i++) {
         m.ids[i] = test_between(0, 3) ? test_between(0, COLUMNS - 1) : 7; /* column 7 by many rows, and twice by some */
+        m.ids[i] += m.ids[i] == ALONE;                                    /* by none */
         m.logprobs[i] = -3 - (float)test_between(0, 5);
     }
     for (int i = 0; i < ROWS; i++) m.label[i] = (int32_t)test_between(0, COLUMNS - 1);
@@ -99,6 +101,7 @@ static enum skl_status call(int half, int tail, int reverse, int labels)
     struct skl_problem p = skl_linear(on(a), on(b), none, none);
     struct skl_outputs out = skl_no_outputs();
     p.s.bias = on(skl_vector(SKL_F32, m.bias, COLUMNS));
+    p.weight = m.weighted ? on(skl_vector(SKL_F32, m.weight, ROWS)) : none;
     p.listed = &l, p.labels = labels ? &y : NULL, p.divergence = reverse ? SKL_REVERSE_KL : SKL_FORWARD_KL;
     out.value = &m.out.value, out.loss = on(skl_vector(SKL_F32, m.out.loss, ROWS));
     out.kl = on(skl_vector(SKL_F32, m.out.kl, ROWS));
@@ -157,6 +160,47 @@ static void wrong_ids(int half, int tail)
     emu_written(m.ids, sizeof m.ids);
 }
 
+/* Renormalised, the columns off the list do not exist, however large they are: those of the lists have no mass at all under
+ * an LSE of all columns, which the labels need. */
+static void far_below(int half, int reverse)
+{
+    CHECK_STATUS(call(half, SKL_TAIL_RENORMALISE, reverse, 1), SKL_OK);
+    first = m;
+    m.bias[ALONE] = 3000;
+    emu_written(&m, sizeof m);
+    CHECK_STATUS(call(half, SKL_TAIL_RENORMALISE, reverse, 1), SKL_OK);
+    test_device_clean("lists far below");
+    for (int i = 0; i < ROWS; i++) {
+        CHECK_NEAR(m.out.kl[i], first.out.kl[i], 1e-5 * (1 + fabs((double)first.out.kl[i])), "kl of lists far below");
+        CHECK(m.label[i] == ALONE || m.out.loss[i] > 1000, "loss[%d] = %g without the label's", i,
+              (double)m.out.loss[i]);
+    }
+    m.bias[ALONE] = 0;
+    emu_written(&m, sizeof m);
+}
+
+/* A row of weight 0 has no list: whatever stands there, nothing of it comes out. */
+static void no_weight(int half, int tail)
+{
+    const struct memory kept = m;
+    struct skl_tensor da = half ? skl_matrix(SKL_BF16, m.out.half_da, ROWS, DIM)
+                                : skl_matrix(SKL_F32, m.out.da, ROWS, DIM),
+                      db = half ? skl_matrix(SKL_BF16, m.out.half_db, COLUMNS, DIM)
+                                : skl_matrix(SKL_F32, m.out.db, COLUMNS, DIM);
+    for (int i = 0; i < ROWS; i++) m.weight[i] = i == 3 ? 0 : 1.5F;
+    m.weighted = 1, m.ids[3 * K + 2] = COLUMNS, m.logprobs[3 * K] = NAN;
+    emu_written(&m, sizeof m);
+    CHECK_STATUS(call(half, tail, 0, 0), SKL_OK);
+    test_device_clean("a list of no weight");
+    CHECK(isfinite(m.out.value) && m.out.loss[3] == 0, "value %g, loss %g", m.out.value, (double)m.out.loss[3]);
+    for (int64_t i = 0; i < ROWS * DIM; i++)
+        CHECK(i / DIM == 3 ? kit_get(&da, i) == 0 : isfinite(kit_get(&da, i)), "da[%d] = %g", (int)i, kit_get(&da, i));
+    for (int64_t i = 0; i < COLUMNS * DIM; i++)
+        CHECK(isfinite(kit_get(&db, i)), "db[%d] = %g", (int)i, kit_get(&db, i));
+    m = kept;
+    emu_written(&m, sizeof m);
+}
+
 int main(void)
 {
     test_begin("test_lists");
@@ -167,8 +211,9 @@ int main(void)
     fill();
     for (int tail = SKL_TAIL_BUCKET; tail <= SKL_TAIL_TEACHER; tail++)
         for (int half = 0; half < 2; half++)
-            schedules(half, tail, tail < 2 && half, tail == half), wrong_ids(half, tail);
+            schedules(half, tail, tail < 2 && half, tail == half), wrong_ids(half, tail), no_weight(half, tail);
     rounded();
+    for (int half = 0; half < 2; half++) far_below(half, half);
     emu_release(&m);
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "list_kernels") == 0 || strcmp(test_list[i].role, "rest") == 0)

@@ -40,8 +40,8 @@ static void check_reference(const struct call *c, struct judge *j)
     for (int k = 0; k < GRADS; k++) grads[k] = room(o.grad[k].n);
     struct skl_reference r = {
         .loss = rows[LOSS], .lse_s = rows[LSE_S], .lse_t = rows[LSE_T], .kl_s = rows[KL_S], .kl_t = rows[KL_T]};
-    r.s = (struct skl_reference_grads){grads[0], grads[1], c->side[0].C ? grads[2] : NULL};
-    r.t = (struct skl_reference_grads){grads[3], grads[4], c->side[1].C ? grads[5] : NULL};
+    r.s = (struct skl_reference_grads){.a = grads[0], .b = grads[1], .bias = c->side[0].C ? grads[2] : NULL};
+    r.t = (struct skl_reference_grads){.a = grads[3], .b = grads[4], .bias = c->side[1].C ? grads[5] : NULL};
     if (skl_reference_run(&c->p, &r))
         abort();
     for (int k = 0; k < 5; k++)

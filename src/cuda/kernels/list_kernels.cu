@@ -17,6 +17,7 @@
  *                    once, whatever is listed. list_db searches every row's list for each 16 columns x 256 entries.
  */
 #include "divergence.cuh"
+#include "listed.cuh"
 #include "scores.cuh"
 #include "../shapes.h"
 
@@ -32,25 +33,26 @@ SKL_DEVICE void meet()
     __syncthreads();
 }
 
+/* What the threads tell each other goes through shared memory. A PLACE belongs to one call of a kernel, which stands in no
+ * loop: nothing is written there twice, and one barrier is enough. */
+
 /* What thread 0 has, in all of them: what branches on it then is the same for all lanes, and whoever reads the machine code
  * sees it. */
-SKL_DEVICE double of_first(double x)
+template <int PLACE> SKL_DEVICE double of_first(double x)
 {
     __shared__ double told;
-    meet();
     if (threadIdx.x == 0)
         told = x;
     meet();
     return told;
 }
 
-SKL_DEVICE double block_sum(double x)
+template <int PLACE> SKL_DEVICE double block_sum(double x)
 {
     __shared__ double part[4];
     __syncwarp();
 #pragma unroll
     for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(~0u, x, step);
-    __syncthreads(); /* the last sum has been read */
     if (threadIdx.x % 32 == 0)
         part[threadIdx.x / 32] = x;
     __syncthreads();
@@ -58,13 +60,12 @@ SKL_DEVICE double block_sum(double x)
 }
 
 /* Passes over NaN. */
-SKL_DEVICE double block_max(double x)
+template <int PLACE> SKL_DEVICE double block_max(double x)
 {
     __shared__ double part[4];
     __syncwarp();
 #pragma unroll
     for (int step = 16; step; step >>= 1) x = fmax(x, __shfl_xor_sync(~0u, x, step));
-    __syncthreads();
     if (threadIdx.x % 32 == 0)
         part[threadIdx.x / 32] = x;
     __syncthreads();
@@ -100,18 +101,18 @@ struct own_list {
     {
         return column[k] != NO_COLUMN && (k == 0 || column[k - 1] != column[k]);
     }
-    /* The block's sum of of(k) over the list. */
-    template <class OF> __device__ __forceinline__ double sum(OF of) const
+    /* The block's sum of of(k) over the list. Entry k is thread k % 128's here and wherever a block changes masses. */
+    template <int PLACE, class OF> __device__ __forceinline__ double sum(OF of) const
     {
         double x = 0;
         for (int k = threadIdx.x; k < l.room; k += 128) x += has(k) ? of(k) : 0;
-        return block_sum(x);
+        return block_sum<PLACE>(x);
     }
-    template <class OF> __device__ __forceinline__ double largest(OF of) const
+    template <int PLACE, class OF> __device__ __forceinline__ double largest(OF of) const
     {
         double x = -HUGE_VAL;
         for (int k = threadIdx.x; k < l.room; k += 128) x = has(k) ? fmax(x, of(k)) : x;
-        return block_max(x);
+        return block_max<PLACE>(x);
     }
 };
 
@@ -167,22 +168,20 @@ SKL_DEVICE skl_gpu_list settled(const own_list &list, int n)
     if (missing && l.rest.data)
         rest = list.value(l.rest);
     else if (missing) {
-        const double sum = list.sum([&](int k) { return exp(list.logp[k]); });
+        const double sum = list.sum<0>([&](int k) { return exp(list.logp[k]); });
         rest = first && sum < 1 ? log(1 - sum) : -HUGE_VAL;
     }
-    to.rest = of_first(power * rest);
+    to.rest = of_first<0>(power * rest);
     if (own || raised) {
-        const double high = fmax(to.rest, power * list.largest([&](int k) { return list.logp[k]; }));
+        const double high = fmax(to.rest, power * list.largest<0>([&](int k) { return list.logp[k]; }));
         double x = first ? exp(to.rest - high) : 0;
         for (int k = threadIdx.x; k < l.room; k += 128) x += list.has(k) ? exp(power * list.logp[k] - high) : 0;
-        const double sum = block_sum(x);
-        total = of_first(!first || high == -HUGE_VAL ? 0 : high + log(sum));
+        const double sum = block_sum<1>(x);
+        total = of_first<1>(!first || high == -HUGE_VAL ? 0 : high + log(sum));
     }
     to.rest = l.tail == SKL_TAIL_BUCKET ? to.rest - total : -HUGE_VAL;
-    meet();
     for (int k = threadIdx.x; k < l.room; k += 128) list.logp[k] = power * list.logp[k] - total;
-    meet();
-    to.mass = exp(to.rest) + list.sum([&](int k) { return exp(list.logp[k]); });
+    to.mass = exp(to.rest) + list.sum<2>([&](int k) { return exp(list.logp[k]); });
     return to;
 }
 
@@ -217,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_sort_lists(const __grid
         }
         list.logp[k] = logp;
     }
-    n = (int)block_sum(n), wrong = block_sum(wrong) > 0;
+    n = (int)block_sum<3>(n), wrong = block_sum<4>(wrong) > 0;
     skl_gpu_list to = settled(list, n);
     if (threadIdx.x != 0)
         return;
@@ -273,11 +272,12 @@ SKL_DEVICE void put(const own_list &list, const skl_gpu_vector &v, double x)
         ((float *)v.data)[list.at(v.stride)] = (float)x;
 }
 
-SKL_DEVICE void put_list(const own_list &list, const skl_gpu_list &r, double sum)
+/* m, sum: of all columns. */
+SKL_DEVICE void put_list(const own_list &list, const skl_gpu_list &r, double m, double sum)
 {
     const skl_gpu_lists &l = list.l;
-    put(list, l.lse, sum == 0 ? -HUGE_VAL : r.m + log(sum));
-    put(list, l.m, r.m * l.per_unit);
+    put(list, l.lse, sum == 0 ? -HUGE_VAL : m + log(sum));
+    put(list, l.m, m * l.per_unit);
     put(list, l.l, sum);
     put(list, l.m_rest, r.m_rest * l.per_unit);
     put(list, l.l_rest, r.l_rest);
@@ -298,15 +298,18 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
         r.m_rest = l.states[list.row].m_s, r.l_rest = l.states[list.row].l_s;
     else if (work && l.saved_m.data)
         r.m_rest = l.unit * list.value(l.saved_m), r.l_rest = list.value(l.saved_l);
-    r.m = fmax(r.m_rest, list.largest([&](int k) { return l.unit * list.entry[k].x; }));
-    const double on = list.sum([&](int k) {
+    /* Under renormalise the list has an m of its own: columns off it may be so large that nothing is left under theirs. */
+    const double top = list.largest<0>([&](int k) { return l.unit * list.entry[k].x; }), m = fmax(r.m_rest, top);
+    r.m = renormalise ? top : m;
+    const double on = list.sum<0>([&](int k) {
         const float x = list.entry[k].x;
         return x == -INFINITY ? 0 : exp(l.unit * x - r.m);
     });
-    const double all = on + (r.l_rest != 0 ? r.l_rest * exp(r.m_rest - r.m) : 0), counted = renormalise ? on : all;
+    const double all = (on != 0 ? on * exp(r.m - m) : 0) + (r.l_rest != 0 ? r.l_rest * exp(r.m_rest - m) : 0);
+    const double counted = renormalise ? on : all;
     r.log_l = log(counted);
     r.log_q_rest = r.l_rest == 0 || renormalise ? -HUGE_VAL : (r.m_rest - r.m) + (log(r.l_rest) - r.log_l);
-    const double sum = list.sum([&](int k) {
+    const double sum = list.sum<1>([&](int k) {
         return l.reverse ? term(log_q(list, r, k), list.logp[k]) : term(list.logp[k], log_q(list, r, k));
     });
     if (work) {
@@ -324,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
     r.off = counted == 0 || renormalise ? 0 : slope(l, r, r.rest, r.log_q_rest);
     if (threadIdx.x == 0) {
         l.list[list.row] = r;
-        put_list(list, r, all);
+        put_list(list, r, m, all);
     }
 }
 
@@ -391,26 +394,7 @@ extern "C" __global__ void __launch_bounds__(128) skl_list_da(const __grid_const
     }
 }
 
-namespace
-{
-
 enum { DB_COLUMNS = SKL_LIST_COLUMNS, DB_ENTRIES = SKL_LIST_ENTRIES };
-
-/* The first place of the list whose column is not below 'column'. */
-SKL_DEVICE int first_place(const own_list &list, int column)
-{
-    int low = 0, high = list.l.room;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (list.column[middle] < column)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-}  // namespace
 
 extern "C" __global__ void __launch_bounds__(128) skl_list_db(const __grid_constant__ skl_gpu_list_grad args)
 {
@@ -430,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(128) skl_list_db(const __grid_const
         meet(); /* the last rows are done with */
         if (mine < l.rows) {
             const own_list list(l, (uint32_t)mine);
-            const int at = first_place(list, first);
+            const int at = first_place(list.column, l.room, first);
             place[threadIdx.x] = at, lists = list.column[at] < last;
         }
         __syncwarp();
