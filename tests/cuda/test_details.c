@@ -190,10 +190,6 @@ int main(void)
     test_begin("test_details");
     test_device_begin();
     test_device.processors = 8;
-    families_of_sweeps();
-    given_lses();
-    packed_sequences();
-    random_labels(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 30, 6));
     static const int first[] = {130, 131, 190, 1300}, far[] = {700, 1399}, low[] = {0, 64}, halves[] = {100, 130};
     static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
     for (int k = 0; k < COUNT(types); k++) {
@@ -202,6 +198,10 @@ int main(void)
         ties(types[k], dim, halves, 2, 300); /* the lower column in the later half of its tile */
         identical(types[k], dim), identical(types[k], 64);
     }
+    families_of_sweeps();
+    given_lses();
+    packed_sequences();
+    random_labels(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 30, 6));
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "detail_kernels") == 0 || strcmp(test_list[i].role, "top") == 0)
             CHECK(test_device_ran(test_list[i].kernel), "no case ran %s", test_list[i].kernel);
