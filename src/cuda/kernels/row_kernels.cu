@@ -235,11 +235,11 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_rows(const __gri
     if (!args.partial_in && args.range[row].hi < 0)
         s = no_number(args.sweep != SKL_SWEEP_SECOND);
     const bool sink = args.sinks.are && args.range[row].hi >= 0; /* which a row sees that sees no key */
-    bool work = args.partial_in || sink ? row_weight(args.weight, row, args.heads, args.n) != 0
-                                        : args.range[row].lo < args.range[row].hi;
+    const bool keys = !args.partial_in && args.range[row].lo < args.range[row].hi; /* sweeps leave others anything */
+    bool work = args.partial_in || sink ? row_weight(args.weight, row, args.heads, args.n) != 0 : keys;
     if (work && args.partial_in)
         s = private_state(args, args.partial_in[row]);
-    for (int split = 0; work && !args.partial_in && split < args.splits; split++) {
+    for (int split = 0; work && keys && split < args.splits; split++) {
         const skl_row_state part = split_state(args, row, split);
         skl_merge_row(&s, &part);
     }
