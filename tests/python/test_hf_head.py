@@ -230,6 +230,33 @@ def test_unknown_scale():
         hf.head(Other(make("Llama").config))
 
 
+class Cap(torch.nn.Module):
+    def __init__(self, **numbers):
+        super().__init__()
+        vars(self).update(numbers)
+
+    def forward(self, z):
+        return self.softcap * torch.tanh(z / self.softcap)
+
+
+def test_a_module_that_caps():
+    """As Inkling has it. A module of which one cannot tell the number is refused."""
+
+    class Capped(transformers.LlamaForCausalLM):
+        def forward(self, **inputs):
+            made = super().forward(**inputs)
+            made.logits = self.logit_softcap(made.logits)
+            return made
+
+    model = make("Llama")
+    model.__class__ = Capped
+    model.logit_softcap = Cap(softcap=1.5)
+    assert check(model).softcap == 1.5
+    model.logit_softcap = Cap(softcap=1.5, other=2.0)
+    with pytest.raises(ValueError, match="its forward calls logit_softcap, a Cap that streamkl does not know"):
+        hf.head(model)
+
+
 # ---- the model stays as it was
 
 

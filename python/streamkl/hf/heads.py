@@ -101,6 +101,7 @@ _MEANINGS = {
     "final_logit_softcapping": "softcap",
     "logits_soft_cap": "softcap",
     "output_logit_soft_cap": "softcap",
+    "logit_softcap": "softcap",
     "logit_scale": "scale",
     "lm_head_multiplier": "scale",
     "output_multiplier": "scale",
@@ -135,6 +136,9 @@ def _after_the_product(model: nn.Module) -> Dict[str, Any]:
         value = _value(model, name)
         if meaning is None or value is None:
             continue
+        if isinstance(value, nn.Module):
+            rule = f"its forward calls {name}, a {type(value).__name__} that streamkl does not know"
+            raise bad("model", type(model).__name__, f"{rule}: pass scale and softcap to linear_kl")
         found["scale" if meaning == "divisor" else meaning] = 1.0 / value if meaning == "divisor" else value
     if found.get("softcap") == 0:  # some forwards ask "if cap:"
         del found["softcap"]
@@ -146,5 +150,12 @@ def _value(model: nn.Module, name: str) -> Any:
     for place in (model, model.base_model, model.config.get_text_config(decoder=True), model.config):
         value = getattr(place, name, None)
         if value is not None:
-            return value if isinstance(value, (Tensor, int)) else float(value)
+            value = _only_number(value) if isinstance(value, nn.Module) else value
+            return value if isinstance(value, (Tensor, int, nn.Module)) else float(value)
     return None
+
+
+def _only_number(module: nn.Module) -> Any:
+    """Of a module that stands for it, such as Inkling's softcap; the module itself where it has none or several."""
+    numbers = [x for x in vars(module).values() if isinstance(x, (int, float)) and not isinstance(x, bool)]
+    return float(numbers[0]) if len(numbers) == 1 else module
