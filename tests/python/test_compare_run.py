@@ -368,6 +368,11 @@ def test_refused(root, tmp_path):
     refused("dtype", reference, root / "other", dtype="f8")
     refused(r"it has \d+ tokens, and a window is 128", reference, root / "other", text="A short text.")
     refused("limit", reference, root / "other", limit=0)
+    for name, value in (("batch", 0), ("attention", -1), ("floor", -1), ("worst", -1), ("seed", -1)):
+        refused(f"{name} = {value}: it must be at least", reference, root / "other", **{name: value})
+    refused("device = 'nowhere': torch cannot use it", reference, root / "other", device="nowhere")
+    refused("states.bin': its name must end in .safetensors", reference, save_states=tmp_path / "states.bin")
+    refused("text.txt': it is a file, and must be a folder", reference, root / "other", resume=text)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00\x81")
     refused("UTF-8", reference, root / "other", text=tmp_path / "bytes.txt")
 

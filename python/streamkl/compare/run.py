@@ -64,6 +64,17 @@ def compare(
     Without others and with save_states, the file is all there is to make, and None is returned.
     """
     dtype = _dtype(dtype)
+    for name, value, least in (
+        ("batch", batch, 1),
+        ("attention", attention, 0),
+        ("floor", floor, 0),
+        ("worst", worst, 0),
+    ):
+        if value is not None and value < least:
+            raise bad(name, value, f"it must be at least {least}")
+    if seed < 0:
+        raise bad("seed", seed, "it must be at least 0")
+    _check_places(device, save_states, resume)
     found = [source(other, dtype) for other in others]
     if not found and save_states is None:
         raise bad("others", (), "there must be a model to compare with the reference, or save_states")
@@ -103,6 +114,18 @@ def _dtype(given: Any) -> Optional[torch.dtype]:
     if given not in models.DTYPES:
         raise bad("dtype", given, "it must be f32, bf16 or f16")
     return models.DTYPES[given]
+
+
+def _check_places(device: str, save_states: Optional[Path], resume: Optional[Path]) -> None:
+    """Before anything is loaded."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise bad("device", device, f"torch cannot use it ({str(error).splitlines()[0]})") from None
+    if save_states is not None and pathlib.Path(save_states).suffix != ".safetensors":
+        raise bad("save_states", str(save_states), "its name must end in .safetensors, by which it is known later")
+    if resume is not None and pathlib.Path(resume).is_file():
+        raise bad("resume", str(resume), "it is a file, and must be a folder")
 
 
 def _info(name: str, of: Source, model: Any) -> Dict[str, Any]:
