@@ -92,6 +92,8 @@ static enum skl_status check_numbers(const struct skl_problem *p)
         return skl_bad_real("num_items", p->num_items, "it must be 0 (the sum of the weights), or positive and finite");
     if (p->round_dz != 0 && p->round_dz != 1)
         return skl_bad("round_dz", p->round_dz, "it must be 0 or 1");
+    if (p->split_f32 < SKL_SPLIT_WHERE_FASTER || p->split_f32 > SKL_SPLIT_ALWAYS)
+        return skl_bad("split_f32", p->split_f32, "it must be one of enum skl_split");
     if (p->isa < SKL_ISA_BEST || p->isa > SKL_ISA_NEONBF16)
         return skl_bad("isa", p->isa, "it must be one of enum skl_isa");
     if (p->any_order != 0 && p->any_order != 1)

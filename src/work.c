@@ -245,6 +245,7 @@ void skl_fill_problem(const struct skl_problem *p, struct skl_work *w)
     w->limit = p->workspace_limit ? p->workspace_limit : (size_t)256 << 20;
     w->skip_below = p->skip_below;
     w->round_dz = (int)p->round_dz;
+    w->split_f32 = (enum skl_split)p->split_f32;
     w->progress = p->progress;
     w->progress_data = p->progress_data;
     if (p->shard) {

@@ -160,6 +160,7 @@ struct skl_work {
     int limit_is_default;
     double skip_below;
     int round_dz;
+    enum skl_split split_f32;
     skl_progress progress;
     void *progress_data;
     struct skl_shard shard;   /* .exchange NULL: the columns are all there are, or a backward's, which meets nobody */

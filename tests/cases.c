@@ -16,7 +16,10 @@ void test_build(struct kit_fixture *f, const struct kit_case *c)
     skl_team_waits = 1;
     if (test_bf16())
         drawn.dtype[S] = drawn.dtype[T] = SKL_BF16;
+    if (test_split())
+        drawn.dtype[S] = drawn.dtype[T] = SKL_F32;
     kit_build(f, &drawn, &test_memory, &test_numbers);
+    f->p.split_f32 = test_split() ? SKL_SPLIT_ALWAYS : SKL_SPLIT_WHERE_FASTER;
     kit_make_room(f);
     f->checksum = kit_checksum(f);
 }

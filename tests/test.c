@@ -94,6 +94,11 @@ int test_bf16(void)
     return environment("STREAMKL_TEST_BF16", 0) != 0;
 }
 
+int test_split(void)
+{
+    return environment("STREAMKL_TEST_SPLIT", 0) != 0;
+}
+
 int test_cases(int full, int quick)
 {
     return (int)environment("STREAMKL_TEST_CASES", test_quick() ? quick : full);

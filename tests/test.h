@@ -53,6 +53,7 @@ int test_near(double got, double want, double bound, const char *what, const cha
 
 int test_quick(void); /* 1 under STREAMKL_TEST_QUICK */
 int test_bf16(void);  /* STREAMKL_TEST_BF16=1: see test_build() */
+int test_split(void); /* STREAMKL_TEST_SPLIT=1: the same */
 int test_cases(int full, int quick);
 uint64_t test_seed(void);
 

@@ -146,6 +146,8 @@ static void numbers(void)
     RULE(ALL, "threads", "1000000", x.p.threads = 1000000);
     RULE(ALL, "isa", "77", x.p.isa = 77);
     RULE(ALL, "round_dz", "2", x.p.round_dz = 2);
+    RULE(ALL, "split_f32", "3", x.p.split_f32 = 3);
+    RULE(ALL, "split_f32", "-1", x.p.split_f32 = -1);
     RULE(ALL, "skip_below", "-0.5", x.p.skip_below = -0.5);
     RULE(ALL, "skip_below", "1", x.p.skip_below = 1);
     RULE(ALL, "skip_below", "nan", x.p.skip_below = NAN);

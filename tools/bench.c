@@ -5,6 +5,7 @@
 #include "bench.h"
 #include "clock.h"
 #include "commands.h"
+#include "cpu/plan.h"
 #include "device.h"
 #include "kit/divergence.h"
 #include "machine.h"
@@ -165,6 +166,20 @@ static int check_samples(const struct bench *bench, struct kit_fixture *f, const
     return 0;
 }
 
+/* Who multiplies, as the call is planned. */
+static const char *unit_of(struct kit_fixture *f, enum skl_call call)
+{
+    struct skl_outputs out = kit_asked(f, call != SKL_CALL_BACKWARD, call == SKL_CALL_VALUE ? 0 : KIT_GRAD_ALL);
+    struct skl_outputs saved = kit_asked(f, 1, 0);
+    struct skl_work w;
+    struct skl_plan plan;
+    saved.value = NULL;
+    if (skl_check(call, &f->p, call == SKL_CALL_BACKWARD ? &saved : NULL, &out, NULL, &w) ||
+        skl_make_plan(call, &w, &plan))
+        return "";
+    return plan.products[1]->unit;
+}
+
 static int run_bench(const struct bench *bench, const struct settings *settings)
 {
     enum skl_call call = (enum skl_call)bench->call;
@@ -176,8 +191,8 @@ static int run_bench(const struct bench *bench, const struct settings *settings)
         return 0;
     r.threads = device ? 0 : r.threads ? r.threads : skl_max_threads();
     r.isa = r.isa ? r.isa : (int)skl_isa_best();
-    r.unit = device ? "cuda" : skl_unit((enum skl_isa)r.isa, bench->c.dtype[S]);
     kit_build(&f, &bench->c, memory_of(bench->device), &random);
+    r.unit = device ? "cuda" : unit_of(&f, call);
     kit_outputs(&f, 1, KIT_GRAD_ALL); /* touched, and no number that an earlier call left */
     if (call == SKL_CALL_BACKWARD)
         must_call(&f, SKL_CALL_VALUE);

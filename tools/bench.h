@@ -15,7 +15,7 @@ struct bench {
 
 struct bench_result {
     int threads, isa; /* as used: never 0, but on a device no threads */
-    const char *unit; /* that the set multiplies these operands with (few rows take FMAs in any case) */
+    const char *unit; /* that multiplies these operands */
     double seconds_min, seconds_median;
     double gflops, peak_gflops; /* counted products over seconds_min; FMA peak measured around it */
     double bytes, bandwidth;    /* of the operands, each once; and bytes/s that this machine reads */

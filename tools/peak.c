@@ -80,6 +80,12 @@ const char *skl_unit(enum skl_isa isa, int dtype)
     return products ? products->unit : "";
 }
 
+int skl_splits(enum skl_isa isa)
+{
+    const struct skl_kernels *kernels = skl_kernels_for(isa);
+    return kernels && kernels->split;
+}
+
 double skl_read_bandwidth(int threads, double seconds)
 {
     static struct burst none;

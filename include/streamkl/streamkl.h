@@ -156,6 +156,9 @@ enum skl_isa {
     SKL_ISA_NEONBF16 = 7    /* NEON and BFDOT */
 };
 
+/* See skl_problem.split_f32. */
+enum skl_split { SKL_SPLIT_WHERE_FASTER = 0, SKL_SPLIT_NEVER = 1, SKL_SPLIT_ALWAYS = 2 };
+
 /* One of the two distributions. */
 struct skl_side {
     /* With labels or a listed teacher, the teacher's a and b are left out. */
@@ -347,6 +350,12 @@ struct skl_problem {
      * divided by its sum unless raw_t. Not with support, pool_block,
      * partial rows and shards. */
     struct skl_tensor sink_s, sink_t;
+
+    /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, logits may be products of three bf16 parts of each
+     * number, with the error of f32 (docs/math.md, section 10). By default where that is taken to be faster than FMAs: values
+     * of linear problems with 512 rows or more, of dim 1024 or more on both sides, that ask for no gradient and for no m
+     * that one is made of later (docs/performance.md). */
+    int64_t split_f32;
 };
 
 /* What is wanted: everything whose data (or pointer) is not NULL. */

@@ -17,6 +17,7 @@ F32, BF16, F16, I32, I64 = range(5)
 ATTENTION, LINEAR, INDEXER = range(3)
 LISTED, CROSS_ENTROPY = -1, -2  # of this package: LINEAR for C, with a listed teacher, and with labels alone
 POOLS = ("max", "sum")  # enum skl_pool
+SPLITS = {None: 0, False: 1, True: 2}  # enum skl_split
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
 VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
@@ -61,7 +62,8 @@ PROBLEM = Layout(
     "stream:P workspace:P workspace_bytes:N any_order:i reserved:i "
     "skew:d alpha:d labels_at:P num_items:d mass_ids:T "
     "mix_t:q head_map:T lse_t:T raw_t:i identity:i shard_at:P round_dz:q listed_at:P "
-    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T support:T support_block:q sink_s:T sink_t:T"
+    "pool_block:q pool:i reserved_pool:i cu_seqlens_q:T cu_seqlens_k:T support:T support_block:q sink_s:T sink_t:T "
+    "split_f32:q"
 )
 
 # struct skl_labels, to which labels_at points. As in PROBLEM, a number has the name of its option.

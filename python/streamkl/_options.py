@@ -191,6 +191,10 @@ def _flag(name: str, value: object) -> bool:
     raise bad(name, value, "it must be True or False", TypeError)
 
 
+def _split(name: str, value: object) -> int:
+    return _c.SPLITS[None if value is None else _flag(name, value)]
+
+
 def _choice(name: str, value: object, choices: Tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise bad(name, value, f"it must be one of {', '.join(repr(c) for c in choices)}")
@@ -265,6 +269,7 @@ class _EveryOptions(TypedDict, total=False):
     isa: Annotated[Optional[str], Option(None, "int", _isa)]
     workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
     skip_below: Annotated[float, Option(0.0, "float", _share)]
+    split_f32: Annotated[Optional[bool], Option(None, "int", _split)]
 
 
 class _Options(_EveryOptions, total=False):

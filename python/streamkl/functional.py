@@ -124,7 +124,7 @@ def attention_kl(
     causal: query i sees keys j <= i + M - N (aligned bottom right).
     window: (left, right), query i sees keys i + M - N - left .. i + M - N + right; -1 is no limit.
     columns: only the first so many keys exist, the others are padding.
-    threads, isa, workspace_limit, skip_below, any_order, round_dz: how it is computed; see docs/python.md.
+    threads, isa, workspace_limit, skip_below, any_order, round_dz, split_f32: how it is computed; see docs/python.md.
     group: a process group whose ranks hold the keys in parts; with rows, key_offset, key_positions and check in
         docs/distributed.md.
 
@@ -221,7 +221,7 @@ def linear_kl(
     softcap_s, softcap_t: c > 0 makes logits c tanh(z / c), after the scale and before the temperature.
     columns: the first so many rows of w_s and w_t are the vocabulary, the others are padding. Needed if their
         numbers of rows differ.
-    threads, isa, workspace_limit, skip_below, any_order, round_dz: how it is computed; see docs/python.md.
+    threads, isa, workspace_limit, skip_below, any_order, round_dz, split_f32: how it is computed; see docs/python.md.
     group: a process group whose ranks hold the vocabulary in parts; with rows and check in docs/distributed.md. DTensors
         bring theirs.
 
@@ -292,8 +292,8 @@ def linear_topk_kl(
     labels, label_weight, kl_weight, ...: cross-entropy in the same pass, as in linear_kl.
     details: kl, ce, lse_s, entropy_s, logprob_s, top1_s, mass_s (of mass_ids), sum, count, as in linear_kl. With
         "renormalise", lse_s, entropy_s, top1_s and mass_s are over all of V, and cost a sweep of it.
-    weight, bias_s, scale_s, softcap_s, columns, reduction, num_items, threads, isa, workspace_limit, skip_below: as in
-        linear_kl.
+    weight, bias_s, scale_s, softcap_s, columns, reduction, num_items, threads, isa, workspace_limit, skip_below,
+        split_f32: as in linear_kl.
 
     The lists get no gradient. On CUDA they are not looked at: an id that is neither a column nor -1 makes its token NaN.
     """

@@ -117,7 +117,8 @@ struct skl_products {
 
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
-    void (*pack_panel)(int64_t dim, const float *const *lines, float sign, void *panel); /* nr rows; NULL: one by one */
+    void (*pack_panel)(int64_t dim, const float *const *lines, float sign,
+                       void *panel); /* nr rows of f32, which may be read again later; NULL: one by one */
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
     /* k entries of n columns, for logits() and add_columns(); and for grad_rows(), 'clean': NaN and inf become 0. The
      * operand itself may serve. */
@@ -162,8 +163,9 @@ struct skl_kernels {
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
     int mr, nr;
 
-    /* The products for operands of each dtype; and for bf16 where dz may be rounded to bf16 too (NULL: no others). */
-    const struct skl_products *products[3], *rounded;
+    /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where logits may be
+     * made of bf16 parts (NULL: no others). */
+    const struct skl_products *products[3], *rounded, *split;
 
     void (*convert)(int64_t n, const void *x, int dtype, float *y);               /* y = (f32) x */
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y);          /* y = (dtype) x */

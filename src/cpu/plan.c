@@ -24,7 +24,9 @@ enum {
     TASKS_KEPT = 32,       /* blocks x tiles, unless there are threads for more */
     ALONE_GROUPS = 16,     /* that many groups of segments, each ... */
     ALONE_WORK =
-        1 << 27, /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
+        1 << 27,      /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
+    SPLIT_ROWS = 512, /* f32 operands in bf16 parts, at least so many rows ... */
+    SPLIT_DIM = 1024, /* ... of such a dim: the least for which a prototype was measured and was faster than FMAs */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
     DA_ENTRIES_LEAST = 96, /* or where there are more threads */
@@ -315,6 +317,21 @@ static int common_dtype(const struct skl_work *w)
     return dtype;
 }
 
+/* Are logits of f32 operands products of their bf16 parts? By itself only for values that no gradient follows: its call makes
+ * logits by FMAs, and what is saved for it (m and l) shall be of the same bits. */
+static int splits(const struct skl_work *w, const struct skl_plan *plan)
+{
+    int saves = w->result[SKL_ROW_m_s].data || w->result[SKL_ROW_m_t].data || w->result[SKL_ROW_m_rest].data;
+    int faster = !w->attention && !w->grads && !saves && plan->call != SKL_CALL_BACKWARD && plan->rows >= SPLIT_ROWS;
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &w->side[side];
+        if (s->dim && (s->a.dtype != SKL_F32 || s->b.dtype != SKL_F32))
+            return 0;
+        faster &= !s->dim || s->dim >= SPLIT_DIM;
+    }
+    return plan->kernels->split && (w->split_f32 == SKL_SPLIT_ALWAYS || (w->split_f32 != SKL_SPLIT_NEVER && faster));
+}
+
 /* The instruction set, and the products of the operands' dtype. */
 static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan *plan)
 {
@@ -328,8 +345,10 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
     if (skl_has_support(w))
         skl_choose_queries(w, plan);
     int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
-    for (int side = 0; side < 2; side++)
-        plan->products[side] = rounded ? plan->kernels->rounded : plan->kernels->products[dtype];
+    const struct skl_products *products = rounded           ? plan->kernels->rounded
+                                          : splits(w, plan) ? plan->kernels->split
+                                                            : plan->kernels->products[dtype];
+    plan->products[0] = plan->products[1] = products;
     return SKL_OK;
 }
 

@@ -132,7 +132,7 @@ static void block_signals(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &most, before);
 }
 
-/* The kernels need less than 48 KiB. The usual stack follows `ulimit -s`, and can be more than memory limits allow for
+/* The kernels need less than 64 KiB. The usual stack follows `ulimit -s`, and can be more than memory limits allow for
  * many threads; but the program's thread-local variables come out of it, too, and where those are large EINVAL says so.
  * */
 static int create_thread(struct worker *w)

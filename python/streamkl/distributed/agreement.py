@@ -21,7 +21,7 @@ BY_ROW = 2.0  # reduction "none" among the numbers of the others
 _LENGTH = 256  # numbers of a status, with room for options to come
 
 # Options that change how a rank computes and not what: they may differ.
-_HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order", "round_dz")
+_HOW = ("threads", "isa", "workspace_limit", "skip_below", "any_order", "round_dz", "split_f32")
 
 # How far sums over the same tensor on two machines may be from each other, in units of the tensor's norm: other tokens
 # are about 1 apart, other roundings in bf16 2^-9 at most.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels, once, for the vector words of the file that includes this: ISA.c defines KERNELS (the table's
  * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. With DOT_UNIT (its name) or
- * TILE_UNIT, and the words of that unit, bf16 operands get products of their own. */
+ * TILE_UNIT, and the words of that unit, bf16 operands get products of their own; with tiles, f32 operands too. */
 #include "products.h"
 #include "transpose.h"
 #include "pack.h"
@@ -51,6 +51,8 @@ static const struct skl_products fma_products = {
 #include "products_tiles.h"
 #define BF16_PRODUCTS &tile_products
 #define BF16_ROUNDED &tile_products_rounded
+#include "products_split.h"
+#define F32_SPLIT &split_products
 #else
 #define BF16_PRODUCTS &fma_products
 #endif
@@ -65,6 +67,9 @@ const struct skl_kernels KERNELS = {
     .products = {[SKL_F32] = &fma_products, [SKL_BF16] = BF16_PRODUCTS, [SKL_F16] = &fma_products},
 #ifdef BF16_ROUNDED
     .rounded = BF16_ROUNDED,
+#endif
+#ifdef F32_SPLIT
+    .split = F32_SPLIT,
 #endif
     .convert = convert,
     .convert_back = convert_back,
