@@ -32,6 +32,7 @@ set(cuda_planning
   src/cuda/host/attention_grad.c
   src/cuda/host/details.c
   src/cuda/host/kernels.c
+  src/cuda/host/keys.c
   src/cuda/host/labels.c
   src/cuda/host/lists.c
   src/cuda/host/plan.c

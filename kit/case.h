@@ -68,6 +68,8 @@ void kit_for_device(struct kit_case *c, struct kit_random *r);
 struct kit_case kit_random_device_case(struct kit_random *r);
 /* ... of teachers whose heads are not what they are elsewhere. */
 struct kit_case kit_random_device_mixture(struct kit_random *r);
+/* ... with lists of keys. */
+struct kit_case kit_random_device_keys(struct kit_random *r);
 /* ... with sinks, and whatever else of kit_random_sinks() a device has. */
 struct kit_case kit_random_device_sinks(struct kit_random *r);
 /* Fewer of whatever there is most of, until both sides' logits take no more multiplications than this. */

@@ -157,7 +157,7 @@ struct kit_case kit_random_labels(struct kit_random *r)
 /* Mostly in one 16-bit type and aligned, as tensor cores want it. */
 void kit_for_device(struct kit_case *c, struct kit_random *r)
 {
-    c->support = c->support_block = 0; /* a device has none */
+    c->support = c->support_block = 0; /* kit_random_device_keys() has them */
     if (!kit_chance(r, 4)) {
         c->dtype[S] = c->dtype[T] = kit_chance(r, 2) ? SKL_BF16 : SKL_F16;
         for (int side = 0; side < 2; side++) {
@@ -182,6 +182,17 @@ static void unmix(struct kit_case *c, struct kit_random *r)
 {
     c->mix = 0, c->map = 0, c->lses = 1;
     c->key_heads[T] = divisor_of(r, kit_teacher_heads(c));
+}
+
+struct kit_case kit_random_device_keys(struct kit_random *r)
+{
+    struct kit_case c;
+    do c = kit_random_case(r);
+    while (!c.support);
+    int64_t support = c.support < 60 ? c.support : 60, block = c.support_block;
+    kit_for_device(&c, r);
+    c.support = support, c.support_block = block;
+    return c;
 }
 
 struct kit_case kit_random_device_mixture(struct kit_random *r)

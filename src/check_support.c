@@ -22,8 +22,6 @@ enum skl_status skl_check_support(const struct skl_problem *p)
     }
     if (p->use == SKL_LINEAR)
         FAIL("cannot use support.data = %p: lists of keys are for attention and indexers", t->data);
-    if (a->device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use support on CUDA: lists of keys are for the CPU");
     if (p->pool_block || p->mass_ids.data || p->shard)
         FAIL("cannot use support.data = %p with %s", t->data,
              p->pool_block      ? "pool_block"

@@ -325,9 +325,44 @@ static void sinks(void)
         }
 }
 
+/* Lists of keys and indexers: no product of cuBLAS, grids within CUDA's limits, and a workspace that does not grow with rows x
+ * keys. */
+static void keys(void)
+{
+    enum { HEADS = 4, D = 300, K = 100 };
+    for (int k = 0; k < 6; k++) {
+        int index = k % 3 > 0, listed = k % 3 != 1;
+        int64_t n = k < 3 ? 5 : 70000, m = 2 * n;
+        struct skl_tensor a = skl_on_cuda(skl_heads(SKL_BF16, address(0), 2, HEADS, n, D), 0);
+        struct skl_tensor b = skl_on_cuda(skl_heads(SKL_BF16, address(1), 2, index ? 1 : 2, m, D), 0);
+        struct skl_tensor b_t = skl_on_cuda(skl_heads(SKL_BF16, address(2), 2, 2, m, D), 0);
+        struct skl_tensor w = skl_on_cuda(skl_heads(SKL_BF16, address(3), 2, n, HEADS, 1), 0), list = w;
+        w.ndim = list.ndim = 3;
+        list.data = address(4), list.dtype = SKL_I32, list.shape[2] = K, list.stride[2] = 1, list.stride[1] = K,
+        list.stride[0] = n * K;
+        struct skl_problem p = skl_problem_of(index ? SKL_INDEXER : SKL_ATTENTION, a, b, a, b_t);
+        struct skl_outputs out = skl_no_outputs();
+        p.stream = address(51), out.value = address(52), out.s.a = a, out.s.b = b;
+        out.s.a.data = address(5), out.s.b.data = address(6);
+        if (index)
+            p.s.bias = w, out.s.bias = w, out.s.bias.data = address(7);
+        if (listed)
+            p.support = list, p.support_block = k == 5 ? 1 << 20 : 0;
+        size_t bytes = 0, rows = (size_t)(2 * n * (index ? 1 : HEADS));
+        test_context("keys, indexer %d, lists %d, %d queries", index, listed, (int)n);
+        memset(&seen, 0, sizeof seen);
+        CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+        CHECK(seen.products == 0 && seen.prepared == 0, "%d products", seen.products);
+        CHECK(seen.launches == 8 + listed + index, "%d launches", seen.launches);
+        CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &p, &out, &bytes), SKL_OK);
+        CHECK(bytes < rows * (4 * 128 + 200) + 8192, "%zu bytes for %zu rows", bytes, rows);
+    }
+}
+
 int main(void)
 {
     test_begin("test_launches");
+    keys();
     one_row();
     overlapping();
     prepared();

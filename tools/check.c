@@ -223,7 +223,7 @@ int command_check(int argc, char **argv)
         struct kit_case c = mixed      ? (cuda ? kit_random_device_mixture : kit_random_mixture)(&r)
                             : labelled ? kit_random_labels(&r)
                             : sunk     ? (cuda ? kit_random_device_sinks : kit_random_sinks)(&r)
-                            : cuda     ? kit_random_device_case(&r)
+                            : cuda     ? (kit_chance(&r, 4) ? kit_random_device_keys : kit_random_device_case)(&r)
                                        : kit_random_case(&r);
         mixed |= c.mix || c.map || c.lses;
         if (device == SKL_CUDA && labelled)

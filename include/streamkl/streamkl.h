@@ -121,7 +121,8 @@ enum skl_use {
     SKL_LINEAR = 1,
     /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the mean of the
      * softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t as in attention. Rows
-     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. On the CPU. Make it with skl_problem_of(SKL_INDEXER, ...). */
+     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. Make it with
+     * skl_problem_of(SKL_INDEXER, ...). On CUDA it is right, and slow (docs/cuda.md). */
     SKL_INDEXER = 2
 };
 
@@ -293,8 +294,8 @@ struct skl_problem {
      * column that is named twice counts twice, one that the row does not see has no mass. */
     struct skl_tensor mass_ids;
 
-    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA only of one head each (mix_t 0 or 1, no
-     * head_map). t.a has Ht heads, t.b some number that divides Ht; student head h is compared with the mean of the
+    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA without head_map, and with mix_t above 1 only
+     * beside support. t.a has Ht heads, t.b some number that divides Ht; student head h is compared with the mean of the
      * softmaxes of the teacher's heads
      *     h mix_t .. h mix_t + mix_t - 1 (Ht = H mix_t),    or head_map[h][0 .. mix_t-1].
      * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a mixture
@@ -335,10 +336,11 @@ struct skl_problem {
      * with pool_block and shards. CUDA does not look before the call: other offsets give NaN. */
     struct skl_tensor cu_seqlens_q, cu_seqlens_k;
 
-    /* Attention and indexers, on the CPU: optional i32 [B, N, K], a list of keys for each query and all its heads, in any order.
+    /* Attention and indexers: optional i32 [B, N, K], a list of keys for each query and all its heads, in any order.
      * -1: an empty slot; a key that is listed twice counts once, and one that the masks hide is not seen. Both softmaxes are
      * over what is listed and seen; a query without such a key is a row without columns. With packed sequences a list
-     * counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows. */
+     * counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows. CUDA does not look before
+     * the call: an id that is neither a key nor -1 gives NaN in the rows of its query. */
     struct skl_tensor support;
     int64_t support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: keys */
 

@@ -89,7 +89,7 @@ def attention_kl(
     support: integers [B, N, K], packed [total_q, K]: each query, with all its heads, sees only the keys of its list, in any
         order; -1 is an empty slot, and a key that comes twice counts once. Keys that causal, window, begin and end hide stay
         hidden; both softmaxes are over the rest, and a query without any has loss 0. support_block: the lists name blocks of
-        so many keys. On the CPU.
+        so many keys. On CUDA it is slow, and lists are not looked at before the call.
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
     mix_t: g teacher heads for each of the student's: q_t has H g heads, and student head h is compared with the mean of
         the softmaxes of heads h g .. h g + g - 1. head_map [H] or [H, g] names the teacher's heads instead. The teacher

@@ -62,7 +62,7 @@ def indexer_kl(
     support, support_block: lists of keys [B, N, K], or of blocks of keys, as in attention_kl: the indexer's softmax and those
         of the teacher's heads are over what is listed (with lse_t given, the heads' are what it says). indexer_topk()
         makes them.
-    threads, isa, workspace_limit and the other options: as in attention_kl. On the CPU; CUDA tensors are refused.
+    threads, isa, workspace_limit and the other options: as in attention_kl. On CUDA without sink_t; right there, and slow.
 
     A query that sees no key, or has weight 0, has loss 0 and gradients of 0 (not None).
     """

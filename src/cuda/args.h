@@ -371,6 +371,48 @@ struct skl_gpu_list_grad {
     struct skl_gpu_slab slab;
 };
 
+/* How a side's scores are made of inner products: enum skl_scorer. */
+enum { SKL_SCORE_INNER, SKL_SCORE_MIXTURE, SKL_SCORE_INDEX };
+
+/* Row head h meets the heads h members .. of a; one score is of head h members. */
+struct skl_gpu_scorer {
+    int32_t kind, members;
+    /* A mixture: log-denominators of the heads [batch][head of a][row], natural logarithms; data NULL: m, a score, and minus log l in
+     * base 2, [member][row]. head_factor x is a head's logit in base 2. */
+    struct skl_gpu_vector head_lse;
+    float *head_m, *head_minus_log_l;
+    float share, reserved; /* 1 / members */
+    double head_factor;
+    /* An indexer: x = sign sum_k w_k act(<a_k, b>). */
+    struct skl_gpu_matrix w;
+    int64_t w_step; /* from head to head */
+    int32_t identity;
+    float sign;
+};
+
+/* Rows that see keys of their own: lists, or all columns of their range. */
+struct skl_gpu_keys {
+    struct skl_gpu_forward forward;
+    struct skl_gpu_scorer scorer[2];
+    struct skl_gpu_ids ids; /* [batch][query]; data NULL: there are no lists */
+    struct skl_gpu_range *range;
+    struct skl_gpu_packed packed;
+    const struct skl_gpu_scalars *scalars;
+    int32_t *listed; /* [batch][query][room + 1]: first columns of blocks, ascending, INT32_MAX behind them */
+    int32_t room, block;
+};
+
+/* keys_rows and keys_columns: gradients of side grad.x. */
+struct skl_gpu_key_grad {
+    struct skl_gpu_keys keys;
+    struct skl_gpu_grad grad;
+    struct skl_gpu_matrix grad_w;
+    int64_t grad_w_step;
+    int32_t parts;          /* of a vector, of SKL_KEY_ENTRIES entries */
+    int32_t b_heads, heads; /* of grad_b, in a batch and in all */
+    int32_t reserved;
+};
+
 /* convert: rows first .. first + rows - 1 of every head of a matrix = f32 sums [batch x heads][rows][dim]; NULL: 0. */
 struct skl_gpu_convert {
     struct skl_gpu_matrix to;

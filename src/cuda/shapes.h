@@ -46,6 +46,12 @@
 #define SKL_LIST_COLUMNS 16
 #define SKL_LIST_ENTRIES 256
 
+/* keys_*: states of a row, one of each warp; columns of a warp and entries of a vector that it sums up */
+#define SKL_KEY_THREADS 128
+#define SKL_KEY_STATES (SKL_KEY_THREADS / 32)
+#define SKL_KEY_COLUMNS 8
+#define SKL_KEY_ENTRIES 256
+
 /* Every split of the columns and every slab is a multiple of this: of all tiles above. */
 #define SKL_COLUMN_UNIT 128
 #define SKL_ROW_UNIT 128

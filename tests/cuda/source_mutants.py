@@ -5,7 +5,7 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details and test_lists from the same directory are
+When it passes, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists and test_keys from the same directory are
 run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
@@ -191,7 +191,7 @@ MUTANTS = [
     ('list_kernels.cu', 'list_kernels', 'logp = log_sum(logp, logp_of(keys[i]))', 'logp = logp_of(keys[i])',
      'the mass of a column that is listed twice'),
     ('list_kernels.cu', 'list_kernels', 'k == 0 || column[k - 1] != column[k]', 'true', 'equal columns are listed twice'),
-    ('list_kernels.cu', 'list_kernels', '(i & size) == 0', 'true', 'the sort'),
+    ('sort.cuh', 'list_kernels', '(i & size) == 0', 'true', 'the sort'),
     ('list_kernels.cu', 'list_kernels', '!own && n < l.columns;', '!own;', 'a rest where every column is listed'),
     ('list_kernels.cu', 'list_kernels', 'of_first<0>(power * rest)', 'of_first<0>(rest)', "the rest's temperature"),
     ('list_kernels.cu', 'list_kernels', 'wrong ? NAN : to.mass', 'to.mass', 'an id that is no column'),
@@ -243,6 +243,24 @@ MUTANTS = [
     ('listed.cuh', 'sweep_any', 'column[middle] < first', 'false', 'the list of a later split'),
     ('rest.cuh', 'sweep_wide_bf16', 'move(top), other.move(top);', 'm = top;',
      'lanes under different m'),
+    # Lists of keys, indexers
+    ('keys.cuh', 'key_kernels', 'lo - args.block + 1', 'lo', 'blocks that begin before the range'),
+    ('keys.cuh', 'key_kernels', 'again || column < row.range.lo', 'column < row.range.lo', 'keys that are listed twice'),
+    ('keys.cuh', 'key_kernels', ' || column >= row.range.hi ? -1', ' ? -1', 'keys behind the range'),
+    ('keys.cuh', 'key_kernels', '!s.identity && x < 0', 'x < 0', 'ReLU instead of the identity'),
+    ('keys.cuh', 'key_kernels', 'lane == whose ? x : mine', 'x', "every lane has the last one's score"),
+    ('keys.cuh', 'key_kernels', ' - SKL_LOG2E_DOUBLE * lse', '', 'given LSEs'),
+    ('keys.cuh', 'key_kernels', '? s.sign * sum', '? sum', 'a negative scale'),
+    ('keys.cuh', 'key_kernels', 'sum * s.share', 'sum', 'a sum of heads instead of their mean'),
+    ('key_kernels.cu', 'key_kernels', 'start + (int)from', '(int)from', "where a packed sequence's keys start"),
+    ('key_kernels.cu', 'key_kernels', '{0, bad ? -1 : 0}', '{0, 0}', 'ids that are no keys'),
+    ('key_kernels.cu', 'key_kernels', 'bad || !sees_some(args, row, row.range.lo, row.range.hi)', 'bad',
+     'rows that see no listed key'),
+    ('key_kernels.cu', 'key_kernels', 'l * exp2(s.head_factor * (m - high)) + exp2', 'l + exp2', "a head's l under another m"),
+    ('key_kernels.cu', 'key_kernels', '? dx * activation(s, x) : 0', '? dx * x : 0', 'dw without its ReLU'),
+    ('key_kernels.cu', 'key_kernels', ' && slope_of_activation(s, x) != 0', '', 'the derivative of ReLU'),
+    ('key_kernels.cu', 'key_kernels', '__shfl_sync(~0u, row, r * COLUMNS)', 'row', "every lane's own row in db"),
+    ('key_kernels.cu', 'key_kernels', 'known ? sum[e]', 'true ? sum[e]', 'da of a row with a wrong id'),
     # A mixture that is nearly one side
     ('divergence.cuh', 'sweep_any', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
     ('divergence.cuh', 'sweep_wide_bf16', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
@@ -250,7 +268,7 @@ MUTANTS = [
 
 # What sees a mutant of these first, or alone.
 OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
-             'rest.cuh': 'lists', 'listed.cuh': 'lists'}
+             'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys'}
 
 
 def compile_unit(nvcc, sources, unit, ptx):
@@ -302,7 +320,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists')
+    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'keys')
     programs = [re.sub('kernels$', name, kernels) for name in names]
     failed = kill(programs, ptx_dir)
     if failed:

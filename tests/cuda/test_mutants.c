@@ -11,6 +11,7 @@
 #include "families.h"
 
 #include "../../kit/listed.h"
+#include "../indexers.h"
 
 #include <ctype.h>
 
@@ -29,6 +30,8 @@ struct subject {
     uint64_t left;            /* copies that the whole kernel leaves behind */
     struct kit_listed *lists; /* of kernels of listed teachers, instead of f: judged by their definition */
     int right;
+    struct trial *index; /* of kernels of keys: an indexer, whose results are in the arrays of indexers.h */
+    float *wrote;        /* ... what the whole kernel wrote there: da, db, dw */
 };
 
 static const struct emu_options schedules[] = {{.order = EMU_FORWARD, .copies = EMU_LATE},
@@ -50,10 +53,27 @@ static struct skl_outputs run_lists(struct subject *s, const struct emu_options 
     return skl_no_outputs();
 }
 
+static struct skl_outputs run_index(struct subject *s, const struct emu_options *options)
+{
+    struct skl_outputs out = outputs(s->index, NULL);
+    struct skl_tensor *each[] = {&out.loss, &out.s.a, &out.s.b, &out.s.bias};
+    for (int i = 0; i < COUNT(each); i++) each[i]->device = SKL_CUDA;
+    test_device_reset();
+    test_device.options = *options;
+    test_device.options.instructions = 20000000;
+    CHECK_STATUS(skl_value_and_grad(&s->index->p, &out), SKL_OK);
+    size_t n = COUNT(da), m = COUNT(dw);
+    s->right = s->wrote && !memcmp(s->wrote, da, sizeof da) && !memcmp(s->wrote + n, db, sizeof db) &&
+               !memcmp(s->wrote + 2 * n, dw, sizeof dw) && !memcmp(s->wrote + 2 * n + m, loss, sizeof loss);
+    return skl_no_outputs();
+}
+
 static struct skl_outputs run(struct subject *s, const struct emu_options *options)
 {
     if (s->lists)
         return run_lists(s, options);
+    if (s->index)
+        return run_index(s, options);
     struct skl_outputs out = kit_outputs(&s->f, 0, s->grads);
     if (s->call != SKL_CALL_BACKWARD) {
         struct skl_outputs rows = kit_outputs(&s->f, 1, 0);
@@ -114,12 +134,64 @@ static void begin_lists(struct subject *s, const char *kernel, int variant)
     s->left = test_device.total.unwaited_copies, s->there = 1;
 }
 
+static int of_keys(const char *kernel)
+{
+    return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0;
+}
+
+/* Lists of more entries than a block has threads; more rows than that, which see everything. Rows have other ranges than their
+ * neighbours. */
+static void begin_index(struct subject *s, const char *kernel, int variant)
+{
+    static struct trial trials[VARIANTS];
+    struct trial *t = &trials[variant];
+    if (variant && strcmp(kernel, "keys_columns") != 0)
+        return;
+    for (;;) {
+        *t = build(2, variant ? 8 : 40, 2, 1, SKL_F32, 1, variant ? 200 : 30);
+        if (variant ? t->N >= 140 : t->M >= 150 && t->N >= 10 && t->support.t.shape[2] >= 140)
+            break;
+        destroy(t);
+    }
+    if (variant)
+        t->M = t->p.s.b.shape[2] = t->p.t.b.shape[2] = 20;
+    else
+        list_keys(t, 0);
+    t->p.causal = !variant;
+    struct kit_tensor *each[] = {&t->q, &t->k, &t->w, &t->q_t, &t->k_t, &t->support};
+    struct skl_tensor *of[] = {&t->p.s.a, &t->p.s.b, &t->p.s.bias, &t->p.t.a, &t->p.t.b, &t->p.support};
+    for (int i = 0; i < COUNT(each); i++) {
+        emu_adopt(each[i]->memory.data, each[i]->memory.size), emu_written(each[i]->memory.data, each[i]->memory.size);
+        of[i]->device = of[i]->data ? SKL_CUDA : SKL_CPU;
+    }
+    s->index = t;
+    run(s, &schedules[0]);
+    CHECK(test_device_ran(kernel), "%s did not run", kernel);
+    test_device_clean(kernel);
+    s->wrote = malloc(sizeof da + sizeof db + sizeof dw + sizeof loss), s->there = 1;
+    memcpy(s->wrote, da, sizeof da), memcpy(s->wrote + COUNT(da), db, sizeof db);
+    memcpy(s->wrote + 2 * COUNT(da), dw, sizeof dw), memcpy(s->wrote + 2 * COUNT(da) + COUNT(dw), loss, sizeof loss);
+}
+
+static void end_index(struct subject *s)
+{
+    struct trial *t = s->index;
+    struct kit_tensor *each[] = {&t->q, &t->k, &t->w, &t->q_t, &t->k_t, &t->support};
+    for (int i = 0; i < COUNT(each); i++) emu_release(each[i]->memory.data);
+    destroy(t);
+    free(s->wrote);
+}
+
 static void begin(struct subject *s, const char *kernel, int variant)
 {
     const char *last = strrchr(kernel, '_');
     memset(s, 0, sizeof *s);
     if (of_lists(kernel)) {
         begin_lists(s, kernel, variant);
+        return;
+    }
+    if (of_keys(kernel)) {
+        begin_index(s, kernel, variant);
         return;
     }
     int by_rows = strncmp(kernel, "rows_", 5) == 0, by_columns = strncmp(kernel, "columns_", 8) == 0;
@@ -183,6 +255,10 @@ static void end(struct subject *s)
         kit_destroy_listed(s->lists);
         return;
     }
+    if (s->index) {
+        end_index(s);
+        return;
+    }
     for (int k = 0; k < KIT_RESULTS; k++) free(s->want[k]);
     test_device_release(&s->f);
     test_destroy(&s->f);
@@ -228,7 +304,7 @@ static void judge(struct subject *s, const struct skl_outputs *out, char text[12
                     {r->other > 0, "error"},
                     {r->unwaited_copies > s->left, "copies left behind"}};
     int nan = 0, wrong = out->value && memcmp(&s->value, &s->f.value, sizeof s->value) != 0;
-    wrong |= s->lists && !s->right;
+    wrong |= (s->lists || s->index) && !s->right;
     text[0] = 0;
     for (int i = 0; i < COUNT(reported); i++)
         if (reported[i].seen)
@@ -349,6 +425,7 @@ int main(int argc, char **argv)
     struct tally all = {0};
     test_begin("test_mutants");
     test_device_begin();
+    emu_adopt(loss, sizeof loss), emu_adopt(da, sizeof da), emu_adopt(db, sizeof db), emu_adopt(dw, sizeof dw);
     printf("%-22s %6s  %-34s %-14s %s\n", "kernel", "line", "mutant", "schedule", "killed by");
     char unit[48], last[48] = "";
     for (int i = 0; i < test_list_count; i++) {

@@ -34,6 +34,9 @@ static const struct skl_gpu_kernel kernels[] = {
     ((rows) == ((role) == SKL_ROLE_put_masses ? (threads) / 32 : (threads)))
 #define SHAPE_list_kernels(role, dim, rows, columns, threads, shared) \
     ((threads) == 128 && ((role) != SKL_ROLE_list_db || (columns) == SKL_LIST_COLUMNS))
+#define SHAPE_key_kernels(role, dim, rows, columns, threads, shared)       \
+    ((threads) == ((role) == SKL_ROLE_keys_rows ? 32 : SKL_KEY_THREADS) && \
+     ((role) != SKL_ROLE_keys_columns || (columns) == 4 * SKL_KEY_COLUMNS))
 #define SKL_KERNEL(name, source, role, type, dim, min_sm, rows, columns, threads, shared) \
     _Static_assert(SHAPE_##source(SKL_ROLE_##role, dim, rows, columns, threads, shared), "shapes.h and " #name);
 #include "../kernels.def"

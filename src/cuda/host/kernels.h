@@ -55,7 +55,15 @@ enum skl_gpu_role {
     SKL_ROLE_list_factors,
     SKL_ROLE_put_list_entries,
     SKL_ROLE_list_da,
-    SKL_ROLE_list_db
+    SKL_ROLE_list_db,
+    /* Rows that see keys of their own: one kernel each. */
+    SKL_ROLE_sort_keys,
+    SKL_ROLE_keys_lse,
+    SKL_ROLE_keys_kl,
+    SKL_ROLE_keys_second,
+    SKL_ROLE_keys_top,
+    SKL_ROLE_keys_rows,
+    SKL_ROLE_keys_columns
 };
 
 enum { SKL_ANY_TYPE = -1 }; /* besides SKL_BF16 and SKL_F16 */

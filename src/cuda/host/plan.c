@@ -95,7 +95,7 @@ const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, en
     const struct skl_gpu_kernel *k = NULL;
     if (plan->family == SKL_FAMILY_FORWARD)
         k = skl_gpu_kernel_of(role, plan->type, plan->dim, plan->capability);
-    if (!k && plan->family != SKL_FAMILY_PLAIN)
+    if (!k && (plan->family == SKL_FAMILY_FORWARD || plan->family == SKL_FAMILY_STREAM))
         k = skl_gpu_kernel_of(role, plan->type, 0, plan->capability);
     return k ? k : skl_gpu_kernel_of(role, SKL_ANY_TYPE, 0, plan->capability);
 }
@@ -116,7 +116,10 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
     int narrow = widest <= 256 && !skl_gpu_wants_tops(w) && !w->result[SKL_ROW_tv].data && !w->listed.given &&
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
-    plan->family = !fits ? SKL_FAMILY_PLAIN : narrow ? SKL_FAMILY_FORWARD : SKL_FAMILY_STREAM;
+    plan->family = skl_gpu_by_keys(w) ? SKL_FAMILY_KEYS
+                   : !fits            ? SKL_FAMILY_PLAIN
+                   : narrow           ? SKL_FAMILY_FORWARD
+                                      : SKL_FAMILY_STREAM;
     plan->tile_rows = skl_gpu_planned(plan, SKL_ROLE_kl)->rows;
     plan->heads = w->batch * w->heads;
     plan->tiles = (w->n + plan->tile_rows - 1) / plan->tile_rows;
@@ -129,13 +132,17 @@ static void split_columns(const struct skl_work *w, const struct skl_gpu_propert
 {
     int64_t blocks = plan->heads * plan->tiles, wanted = 2 * (int64_t)device->processors;
     int64_t splits = blocks && blocks < wanted ? wanted / blocks : 1, most = w->columns / 512;
+    if (plan->family == SKL_FAMILY_KEYS) /* a block has a row's keys, which nobody here can count */
+        most = 1;
     splits = splits < most ? splits : most;
     splits = splits > 1 ? splits : 1;
     int64_t each = (w->columns + splits - 1) / splits;
     each = (each + SKL_COLUMN_UNIT - 1) / SKL_COLUMN_UNIT * SKL_COLUMN_UNIT;
     plan->split_columns = each > 0 ? (int)each : SKL_COLUMN_UNIT;
     plan->splits = w->columns ? (int)((w->columns + each - 1) / each) : 1;
-    plan->states = plan->splits * (plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_STATES : 1);
+    plan->states = plan->splits * (plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_STATES
+                                   : plan->family == SKL_FAMILY_KEYS ? SKL_KEY_STATES
+                                                                     : 1);
 }
 
 /* ------------------------------------------------------------------------------------------------- gradients --- */
@@ -350,6 +357,48 @@ static void lay_lists(const struct skl_work *w, struct skl_gpu_plan *plan)
     }
 }
 
+static void lay_keys(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    plan->block = 1;
+    if (plan->family != SKL_FAMILY_KEYS)
+        return;
+    if (skl_has_support(w)) {
+        while (plan->room < w->support.count) plan->room *= 2;
+        plan->block = (int)(w->support_block < w->columns ? w->support_block : w->columns > 0 ? w->columns : 1);
+        m->listed_keys = take(plan, w->batch * w->n * (plan->room + 1) * (int64_t)sizeof *m->listed_keys);
+    }
+    for (int x = 0; x < 2; x++)
+        if (skl_wants_head_lses(&w->side[x])) {
+            m->head_m[x] = take(plan, w->side[x].members * w->rows * (int64_t)sizeof(float));
+            m->head_minus_log_l[x] = take(plan, w->side[x].members * w->rows * (int64_t)sizeof(float));
+        }
+}
+
+/* A row is a block, and so is a head of it in a gradient; entries of a list are counted in 31 bits. */
+static enum skl_status check_keys(const struct skl_work *w)
+{
+    if (!skl_gpu_by_keys(w))
+        return SKL_OK;
+    for (int x = 0; x < 2; x++) {
+        const struct skl_work_side *s = &w->side[x];
+        if (s->scorer != SKL_INNER && s->members * ((s->dim + SKL_KEY_ENTRIES - 1) / SKL_KEY_ENTRIES) > 65535)
+            return skl_fail(
+                SKL_UNSUPPORTED,
+                "cannot use %lld heads of %lld entries on CUDA: at most 65535, a wider one counts for each %d",
+                (long long)s->members, (long long)s->dim, SKL_KEY_ENTRIES);
+    }
+    if (w->rows > INT_MAX)
+        return skl_fail(SKL_UNSUPPORTED, "cannot use %lld rows with support or an indexer on CUDA: at most 2^31 - 1",
+                        (long long)w->rows);
+    int64_t block = w->support_block < w->columns ? w->support_block : w->columns;
+    if (skl_has_support(w) && block > 0 && w->support.count > INT_MAX / 4 / block)
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use support.shape[2] = %lld on CUDA: a list of blocks of %lld keys has at most %d",
+                        (long long)w->support.count, (long long)block, (int)(INT_MAX / 4 / block));
+    return SKL_OK;
+}
+
 /* f32 sums of a gradient of a that does not leave as f32: of the heads that share a b, or of all. The larger of the two
  * sides', which run one after the other. */
 static void lay_sums_of_a(const struct skl_work *w, struct skl_gpu_plan *plan)
@@ -403,6 +452,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
 {
     *plan = (struct skl_gpu_plan){.call = call};
     SKL_TRY(check_packed(w));
+    SKL_TRY(check_keys(w));
     choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
@@ -412,7 +462,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
             (long long)plan->heads, (long long)w->n, (long long)w->columns, plan->tile_rows);
     split_columns(w, device, plan);
     choose_gradients(w, plan);
-    int slabs = w->grads && !plan->attention_grad && !skl_on_support(w);
+    int slabs = w->grads && !plan->attention_grad && !skl_on_support(w) && plan->family != SKL_FAMILY_KEYS;
     enum skl_status status = slabs ? check_products(w) : SKL_OK;
     if (status)
         return status;
@@ -420,7 +470,8 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     lay_labels(w, plan);
     lay_details(w, plan);
     lay_lists(w, plan);
-    if (w->grads && !skl_on_support(w))
+    lay_keys(w, plan);
+    if (w->grads && !skl_on_support(w) && plan->family != SKL_FAMILY_KEYS)
         lay_gradients(w, plan);
     if (!w->limit_is_default && plan->bytes > w->limit)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call takes %zu bytes on CUDA",

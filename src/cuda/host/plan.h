@@ -19,8 +19,9 @@
             return s_;               \
     } while (0)
 
-/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. plain_*: everything else. */
-enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN };
+/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. keys_*: rows that see keys of their own, and indexers.
+ * plain_*: everything else. */
+enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN, SKL_FAMILY_KEYS };
 
 /* Parts of the workspace; NULL where a call does not need them. */
 struct skl_gpu_memory {
@@ -42,6 +43,8 @@ struct skl_gpu_memory {
     struct skl_gpu_entry *list_entries;
     struct skl_gpu_list *lists;
     struct skl_state *list_states;
+    int32_t *listed_keys;                       /* [batch x n][room + 1] */
+    float *head_m[2], *head_minus_log_l[2];     /* of a side that is a mixture: [members][rows] */
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
     char *slab;
@@ -63,7 +66,8 @@ struct skl_gpu_plan {
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;
     int slab_rows, slab_columns;
-    int room;                     /* for the entries of a list: a power of two */
+    int room;                     /* for the entries of a list, of columns or of keys: a power of two */
+    int block;                    /* keys of an entry */
     struct skl_gpu_memory offset; /* as offsets from the workspace's start */
     size_t bytes;
 };
@@ -91,6 +95,12 @@ static inline enum skl_row_name skl_gpu_divergence_row(const struct skl_work *w)
 
 /* Which sweeps at temperature 1 the value of a problem with labels takes besides: of the student (bit 0) and of the teacher. */
 int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w);
+
+/* Do keys_* work on it: rows that see keys of their own, or a student that is an indexer? */
+static inline int skl_gpu_by_keys(const struct skl_work *w)
+{
+    return skl_has_support(w) || w->side[w->student].scorer == SKL_INDEX;
+}
 
 /* Is either of two results wanted: the student's 'of_s', or its neighbour? */
 static inline int skl_gpu_wants_either(const struct skl_work *w, enum skl_row_name of_s)

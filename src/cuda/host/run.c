@@ -8,6 +8,7 @@
  *     [label_weights before all, label_scores, finish_labels after]   labels: labels.c
  *     [push_sinks, sink_masses, sum_sinks]                          sinks: sinks.c
  *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
+ *     [sort_keys, keys_lse before, keys_* for sweep and gradients]  lists of keys, indexers: keys.c
  *     [further sweeps, put_*]                                       details of rows: details.c
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
@@ -42,7 +43,7 @@ static struct skl_gpu_raw raw_of(const struct skl_work *w)
     return raw;
 }
 
-static struct skl_gpu_packed packed_of(const struct skl_work *w)
+struct skl_gpu_packed skl_gpu_packed_of(const struct skl_work *w)
 {
     struct skl_gpu_packed p = {(const int32_t *)w->cu_q.data,
                                (const int32_t *)w->cu_k.data,
@@ -131,7 +132,7 @@ static enum skl_status sum_weights(const struct skl_gpu_run *run)
         .chain = {(float)(w->side[0].chain * skl_gpu_label_norm(w)), (float)(w->side[1].chain * skl_gpu_label_norm(w))},
         .spread = skl_gpu_spread(run),
         .items = w->weight_sum,
-        .packed = packed_of(w),
+        .packed = skl_gpu_packed_of(w),
         .columns = (int32_t)w->columns,
         .scalars = run->memory.scalars};
     return START(run, SKL_ROLE_sum_weights, 1, 1, args);
@@ -149,7 +150,7 @@ static enum skl_status find_ranges(const struct skl_gpu_run *run)
                                        .tiles = (int32_t)((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS),
                                        .left = w->left,
                                        .right = w->right,
-                                       .packed = packed_of(w),
+                                       .packed = skl_gpu_packed_of(w),
                                        .scalars = run->memory.scalars,
                                        .range = run->memory.range,
                                        .tile_range = run->memory.tile_range};
@@ -193,6 +194,8 @@ static enum skl_status sweep(const struct skl_gpu_run *run, enum skl_gpu_role ro
                                    .form = (int32_t)run->work.form,
                                    .listed = run->memory.list_columns,
                                    .room = plan->room};
+    if (plan->family == SKL_FAMILY_KEYS)
+        return skl_gpu_sweep_keys(run, role, &args);
     return START(run, role, plan->heads * plan->tiles, plan->splits, args);
 }
 
@@ -281,6 +284,8 @@ enum skl_status skl_gpu_sweep_tops(const struct skl_gpu_run *run, const float *l
                                    .split_columns = plan->split_columns,
                                    .tops = run->memory.tops,
                                    .limits = limits};
+    if (plan->family == SKL_FAMILY_KEYS)
+        return skl_gpu_sweep_keys(run, SKL_ROLE_top, &args);
     return START(run, SKL_ROLE_top, plan->heads * plan->tiles, plan->splits, args);
 }
 
@@ -348,7 +353,13 @@ static enum skl_status clear_gradients(const struct skl_gpu_run *run, int x)
     if (s->grad_b.data)
         SKL_TRY(skl_gpu_convert_matrix(run, &s->grad_b, NULL, s->b_batch, s->b_heads, used, s->b_rows - used, s->dim));
     if (s->grad_a.data && !w->columns)
-        SKL_TRY(skl_gpu_convert_matrix(run, &s->grad_a, NULL, w->batch, w->heads, 0, w->n, s->dim));
+        SKL_TRY(skl_gpu_convert_matrix(run, &s->grad_a, NULL, w->batch, s->scorer == SKL_INDEX ? s->members : w->heads,
+                                       0, w->n, s->dim));
+    for (int64_t k = 0; s->grad_w.data && !w->columns && k < s->members; k++) {
+        struct skl_operand of = s->grad_w;
+        of.data += skl_size_of(of.dtype) * k * s->grad_w_step;
+        SKL_TRY(skl_gpu_convert_matrix(run, &of, NULL, w->batch, 1, 0, w->n, 1));
+    }
     if (bias.data)
         SKL_TRY(skl_gpu_convert_matrix(run, &bias, NULL, 1, 1, used, s->b_rows - used, 1));
     return SKL_OK;
@@ -363,9 +374,10 @@ static enum skl_status gradients(const struct skl_gpu_run *run)
             continue;
         SKL_TRY(clear_gradients(run, x));
         if (w->rows && w->columns)
-            SKL_TRY(skl_on_support(w)          ? skl_gpu_list_gradients(run)
-                    : run->plan.attention_grad ? skl_gpu_attention_grad(run, x)
-                                               : skl_gpu_slab_grad(run, x));
+            SKL_TRY(skl_on_support(w)                     ? skl_gpu_list_gradients(run)
+                    : run->plan.family == SKL_FAMILY_KEYS ? skl_gpu_key_grad(run, x)
+                    : run->plan.attention_grad            ? skl_gpu_attention_grad(run, x)
+                                                          : skl_gpu_slab_grad(run, x));
     }
     return SKL_OK;
 }
@@ -408,7 +420,12 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.list_logp,
                     &m.list_entries,
                     &m.lists,
-                    &m.list_states};
+                    &m.list_states,
+                    &m.listed_keys,
+                    &m.head_m[0],
+                    &m.head_m[1],
+                    &m.head_minus_log_l[0],
+                    &m.head_minus_log_l[1]};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -449,6 +466,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));
+    SKL_TRY(skl_gpu_list_keys(run));
     SKL_TRY(skl_gpu_start_lists(run));
     SKL_TRY(skl_gpu_score_labels(run));
     if (run->plan.call != SKL_CALL_BACKWARD && !w->listed.given)
@@ -467,7 +485,8 @@ static int needs_products(const struct skl_gpu_run *run)
 {
     const struct skl_work_side *s = run->work.side;
     int any = s[0].grad_a.data || s[0].grad_b.data || s[1].grad_a.data || s[1].grad_b.data;
-    return any && !run->plan.attention_grad && !skl_on_support(&run->work) && run->work.rows && run->work.columns;
+    int slabs = !run->plan.attention_grad && !skl_on_support(&run->work) && run->plan.family != SKL_FAMILY_KEYS;
+    return any && slabs && run->work.rows && run->work.columns;
 }
 
 /* Device, plan and workspace around 'issue'. bytes: only the workspace's size is wanted. */

@@ -19,6 +19,7 @@ struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int til
 struct skl_gpu_matrix skl_gpu_matrix_of(const struct skl_operand *o);
 struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r);
 struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r);
+struct skl_gpu_packed skl_gpu_packed_of(const struct skl_work *w);
 
 /* Launches the kernel that does this in the run's plan. */
 enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role role, int64_t grid_x, int64_t grid_y,
@@ -57,6 +58,12 @@ struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_work *w);
 enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x);
+
+/* Rows that see keys of their own, and indexers (keys.c): lists and LSEs of heads made ready; a sweep; a side's gradients. */
+enum skl_status skl_gpu_list_keys(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_role role,
+                                   const struct skl_gpu_forward *forward);
+enum skl_status skl_gpu_key_grad(const struct skl_gpu_run *run, int x);
 
 /* Details of rows (details.c). */
 enum skl_status skl_gpu_put_details(const struct skl_gpu_run *run);

@@ -19,19 +19,11 @@
 #include "divergence.cuh"
 #include "listed.cuh"
 #include "scores.cuh"
+#include "sort.cuh"
 #include "../shapes.h"
-
-#define NO_COLUMN 0x7FFFFFFF
 
 namespace
 {
-
-/* Behind a loop whose last turn is not every lane's. */
-SKL_DEVICE void meet()
-{
-    __syncwarp();
-    __syncthreads();
-}
 
 /* What the threads tell each other goes through shared memory. A PLACE belongs to one call of a kernel, which stands in no
  * loop: nothing is written there twice, and one barrier is enough. */
@@ -136,24 +128,6 @@ SKL_DEVICE double log_sum(double x, double y)
 {
     const double high = x > y ? x : y, low = x > y ? y : x;
     return high == -HUGE_VAL ? low : high + log1p(exp(low - high));
-}
-
-/* Bitonic, in global memory. */
-SKL_DEVICE void sort(uint64_t *keys, int room)
-{
-    __syncwarp();
-    room = __shfl_sync(~0u, room, 0); /* the same for all lanes, and whoever reads the machine code sees it */
-    for (int size = 2; size <= room; size <<= 1)
-        for (int step = size >> 1; step; step >>= 1) {
-            meet();
-            for (int k = threadIdx.x; k < room / 2; k += 128) {
-                const int i = 2 * k - (k & (step - 1)), j = i + step;
-                const uint64_t a = keys[i], b = keys[j];
-                if ((a > b) == ((i & size) == 0))
-                    keys[i] = b, keys[j] = a;
-            }
-        }
-    meet();
 }
 
 /* The masses at the problem's temperature and as the tail wants them. */

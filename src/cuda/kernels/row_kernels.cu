@@ -35,16 +35,6 @@ SKL_DEVICE float block_max(float x)
     return part[threadIdx.x];
 }
 
-SKL_DEVICE int first_row(const skl_gpu_packed &p, int sequence)
-{
-    return p.q[sequence * p.stride_q];
-}
-
-SKL_DEVICE int first_column(const skl_gpu_packed &p, int sequence)
-{
-    return p.k[sequence * p.stride_k];
-}
-
 /* Do the offsets go from 0 to the end, never back? This thread's part of them: 1 when not. Everything else about packed
  * sequences relies on it, and reads nothing through offsets of which it is not so. */
 SKL_DEVICE float misplaced(const skl_gpu_packed &p, int64_t n, int columns)
@@ -88,20 +78,6 @@ extern "C" __global__ void __launch_bounds__(256) skl_sum_weights(const __grid_c
 namespace
 {
 
-/* The last sequence whose first(sequence) is not above i: the one that has it. */
-template <class FIRST> SKL_DEVICE int sequence_of(int count, int i, FIRST first)
-{
-    int at = 0, end = count;
-    while (end - at > 1) {
-        const int middle = at + (end - at) / 2;
-        if (first(middle) <= i)
-            at = middle;
-        else
-            end = middle;
-    }
-    return at;
-}
-
 /* The columns lo .. hi-1 that row i of a head sees. */
 SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, int i)
 {
@@ -110,7 +86,7 @@ SKL_DEVICE skl_gpu_range range_of(const skl_gpu_find_ranges &args, int64_t row, 
     if (packed.q && args.scalars->bad_offsets)
         return {0, -1};
     if (packed.q) { /* of the row's own sequence */
-        const int s = sequence_of(packed.count, i, [&](int k) { return first_row(packed, k); });
+        const int s = sequence_of(packed, i);
         i -= first_row(packed, s), n = first_row(packed, s + 1) - first_row(packed, s);
         first = first_column(packed, s), columns = first_column(packed, s + 1) - first;
     }

@@ -32,6 +32,30 @@ SKL_DEVICE float row_weight(const skl_gpu_vector &v, int64_t row, int heads, int
     return v.data ? row_value(v, row, heads, n) : 1;
 }
 
+SKL_DEVICE int first_row(const skl_gpu_packed &p, int sequence)
+{
+    return p.q[sequence * p.stride_q];
+}
+
+SKL_DEVICE int first_column(const skl_gpu_packed &p, int sequence)
+{
+    return p.k[sequence * p.stride_k];
+}
+
+/* The packed sequence that has row i: the last whose first row is not above it. */
+SKL_DEVICE int sequence_of(const skl_gpu_packed &p, int i)
+{
+    int at = 0, end = p.count;
+    while (end - at > 1) {
+        const int middle = at + (end - at) / 2;
+        if (first_row(p, middle) <= i)
+            at = middle;
+        else
+            end = middle;
+    }
+    return at;
+}
+
 /* This thread's row, or one past the last. */
 SKL_DEVICE int64_t own_row()
 {

@@ -24,7 +24,7 @@ SKL_DEVICE float dot(const skl_gpu_side &s, int64_t a_at, int64_t b_at, int lane
 SKL_DEVICE float score_at(const skl_gpu_side &s, int64_t b, int64_t h, int64_t i, int64_t column, int lane)
 {
     const int64_t a_at = b * s.a.stride[0] + h * s.a.stride[1] + i * s.a.stride[2];
-    const int64_t b_at = b * s.b.stride[0] + h / s.share * s.b.stride[1] + column * s.b.stride[2];
+    const int64_t b_at = b * s.b.stride[0] + (uint32_t)h / (uint32_t)s.share * s.b.stride[1] + column * s.b.stride[2];
     float x = dot(s, a_at, b_at, lane);
     if (s.bias.data)
         x += element(s.bias.data, column * s.bias.stride[2], s.bias.dtype);
