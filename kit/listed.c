@@ -382,6 +382,21 @@ static void give(struct kit_listed *f, struct given *g)
     g->p.listed = &g->listed, g->p.labels = f->p.labels ? &g->labels : NULL;
 }
 
+/* By halves. */
+static size_t least_workspace(const struct skl_problem *problem, const struct skl_outputs *out)
+{
+    struct skl_problem p = *problem;
+    size_t low = 0, high = (size_t)1 << 40, needed;
+    while (high - low > 1) {
+        p.workspace_limit = low + (high - low) / 2;
+        if (skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &p, out, &needed) == SKL_OK)
+            high = p.workspace_limit;
+        else
+            low = p.workspace_limit;
+    }
+    return high;
+}
+
 static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
 {
     const struct kit_listed_case *c = &f->c;
@@ -418,12 +433,8 @@ static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
         status = status ? status : skl_backward(&g.p, &value, &grads);
     } else {
         value.s = grads.s;
-        for (size_t bytes = 1; way == KIT_LISTED_RECOMPUTE && g.p.workspace_limit == 0; bytes *= 2) {
-            size_t needed;
-            g.p.workspace_limit = bytes;
-            if (skl_workspace_size(SKL_CALL_VALUE_AND_GRAD, &g.p, &value, &needed) != SKL_OK && bytes < (size_t)1 << 40)
-                g.p.workspace_limit = 0;
-        }
+        if (way == KIT_LISTED_RECOMPUTE)
+            g.p.workspace_limit = least_workspace(&g.p, &value);
         status = skl_value_and_grad(&g.p, &value);
     }
     bring_back(f, out, at, OUTPUTS);

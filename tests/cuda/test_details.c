@@ -190,12 +190,14 @@ int main(void)
     test_begin("test_details");
     test_device_begin();
     test_device.processors = 8;
-    static const int first[] = {130, 131, 190, 1300}, far[] = {700, 1399}, low[] = {0, 64}, halves[] = {100, 130};
+    static const int first[] = {130, 131, 190, 1300}, far[] = {700, 1399}, low[] = {0, 64}, halves[] = {100, 130},
+                     lanes[] = {6, 8};
     static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
     for (int k = 0; k < COUNT(types); k++) {
         int dim = types[k] == SKL_F32 ? 5 : DIM;
         ties(types[k], dim, first, 4, 1398), ties(types[k], dim, far, 2, 3), ties(types[k], dim, low, 2, 65);
         ties(types[k], dim, halves, 2, 300); /* the lower column in the later half of its tile */
+        ties(types[k], dim, lanes, 2, 300);  /* the lower column in the later lane of its row */
         identical(types[k], dim), identical(types[k], 64);
     }
     families_of_sweeps();

@@ -85,6 +85,7 @@ static void fill(void)
         m.ids[i] += m.ids[i] == ALONE;                                    /* by none */
         m.logprobs[i] = -3 - (float)test_between(0, 5);
     }
+    m.ids[0] = m.ids[1] = 7, m.logprobs[0] = -800; /* masses of one column whose quotient is no double */
     for (int i = 0; i < ROWS; i++) m.label[i] = (int32_t)test_between(0, COLUMNS - 1);
     emu_adopt(&m, sizeof m), emu_written(&m, sizeof m);
 }
@@ -179,24 +180,50 @@ static void far_below(int half, int reverse)
     emu_written(&m, sizeof m);
 }
 
-/* A row of weight 0 has no list: whatever stands there, nothing of it comes out. */
-static void no_weight(int half, int tail)
+/* What has no mass on either side adds 0 to the gradients, whatever it would be multiplied with: a column of -inf that only row
+ * 5 lists, without mass; and row 3, all of whose scores are -inf, as its a is. */
+static void not_finite(void)
+{
+    const struct memory kept = m;
+    for (int k = 0; k < K; k++) {
+        m.ids[3 * K + k] = ALONE + 1 + k, m.b[(ALONE + 1 + k) * DIM] = -1;
+        for (int i = 0; i < ROWS; i++)
+            m.ids[i * K + k] = i != 3 && m.ids[i * K + k] > ALONE && m.ids[i * K + k] <= ALONE + K ? 7
+                                                                                                   : m.ids[i * K + k];
+    }
+    m.ids[5 * K] = ALONE, m.logprobs[5 * K] = -INFINITY, m.b[ALONE * DIM] = m.a[5 * DIM] > 0 ? -INFINITY : INFINITY;
+    m.a[3 * DIM] = INFINITY;
+    emu_written(&m, sizeof m);
+    CHECK_STATUS(call(0, SKL_TAIL_RENORMALISE, 0, 0), SKL_OK);
+    test_device_clean("what is not finite");
+    for (int i = 0; i < ROWS; i++)
+        CHECK(i == 3 ? m.out.loss[i] == INFINITY : isfinite(m.out.loss[i]), "loss[%d] = %g", i, (double)m.out.loss[i]);
+    for (int i = 0; i < ROWS * DIM; i++)
+        CHECK(i / DIM == 3 ? m.out.da[i] == 0 : isfinite(m.out.da[i]), "da[%d] = %g", i, (double)m.out.da[i]);
+    for (int i = 0; i < COLUMNS * DIM; i++) CHECK(isfinite(m.out.db[i]), "db[%d] = %g", i, (double)m.out.db[i]);
+    m = kept;
+    emu_written(&m, sizeof m);
+}
+
+/* A row of weight 0 has no list: whatever stands there, nothing of it comes out. One of them, or all. */
+static void no_weight(int half, int tail, int all)
 {
     const struct memory kept = m;
     struct skl_tensor da = half ? skl_matrix(SKL_BF16, m.out.half_da, ROWS, DIM)
                                 : skl_matrix(SKL_F32, m.out.da, ROWS, DIM),
                       db = half ? skl_matrix(SKL_BF16, m.out.half_db, COLUMNS, DIM)
                                 : skl_matrix(SKL_F32, m.out.db, COLUMNS, DIM);
-    for (int i = 0; i < ROWS; i++) m.weight[i] = i == 3 ? 0 : 1.5F;
+    for (int i = 0; i < ROWS; i++) m.weight[i] = all || i == 3 ? 0 : 1.5F;
     m.weighted = 1, m.ids[3 * K + 2] = COLUMNS, m.logprobs[3 * K] = NAN;
     emu_written(&m, sizeof m);
     CHECK_STATUS(call(half, tail, 0, 0), SKL_OK);
     test_device_clean("a list of no weight");
     CHECK(isfinite(m.out.value) && m.out.loss[3] == 0, "value %g, loss %g", m.out.value, (double)m.out.loss[3]);
     for (int64_t i = 0; i < ROWS * DIM; i++)
-        CHECK(i / DIM == 3 ? kit_get(&da, i) == 0 : isfinite(kit_get(&da, i)), "da[%d] = %g", (int)i, kit_get(&da, i));
+        CHECK(all || i / DIM == 3 ? kit_get(&da, i) == 0 : isfinite(kit_get(&da, i)), "da[%d] = %g", (int)i,
+              kit_get(&da, i));
     for (int64_t i = 0; i < COLUMNS * DIM; i++)
-        CHECK(isfinite(kit_get(&db, i)), "db[%d] = %g", (int)i, kit_get(&db, i));
+        CHECK(all ? kit_get(&db, i) == 0 : isfinite(kit_get(&db, i)), "db[%d] = %g", (int)i, kit_get(&db, i));
     m = kept;
     emu_written(&m, sizeof m);
 }
@@ -211,9 +238,11 @@ int main(void)
     fill();
     for (int tail = SKL_TAIL_BUCKET; tail <= SKL_TAIL_TEACHER; tail++)
         for (int half = 0; half < 2; half++)
-            schedules(half, tail, tail < 2 && half, tail == half), wrong_ids(half, tail), no_weight(half, tail);
+            schedules(half, tail, tail < 2 && half, tail == half), wrong_ids(half, tail), no_weight(half, tail, 0),
+                no_weight(half, tail, 1);
     rounded();
     for (int half = 0; half < 2; half++) far_below(half, half);
+    not_finite();
     emu_release(&m);
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "list_kernels") == 0 || strcmp(test_list[i].role, "rest") == 0)

@@ -298,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
             const double dz = counted == 0 ? 0 : slope(l, r, list.logp[k], log_q(list, r, k));
             list.entry[k].dz = (float)(dz * (1 - (double)tanh * tanh));
         }
-    r.off = counted == 0 || renormalise ? 0 : slope(l, r, r.rest, r.log_q_rest);
+    r.off = counted == 0 ? 0 : slope(l, r, r.rest, r.log_q_rest);
     if (threadIdx.x == 0) {
         l.list[list.row] = r;
         put_list(list, r, m, all);
@@ -310,7 +310,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
 namespace
 {
 
-/* A row's upstream gradient over the largest, as factors.r has it, with the divergence's weight. */
+/* A row's upstream gradient over the largest, as factors.r has it, with the divergence's weight. The largest may be 0: no row
+ * takes part then. */
 SKL_DEVICE float share_of(const skl_gpu_list_grad &args, const own_list &list)
 {
     const skl_gpu_range r = args.lists.range[list.row];
