@@ -111,7 +111,27 @@ def attention():
     return (q, k, torch.randn(2, 4, 3, 6), torch.randn(2, 4, 5, 6)), dict(causal=True, begin=torch.tensor([0, 1, 0]))
 
 
-@pytest.mark.parametrize("make, run", [(linear, streamkl.linear_kl), (attention, streamkl.attention_kl)])
+def indexer():
+    torch.manual_seed(2)
+    q, k, w = torch.randn(2, 4, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 3, 4)
+    teacher = torch.randn(2, 4, 3, 6), torch.randn(2, 2, 5, 6)
+    return (*(t.requires_grad_() for t in (q, k, w)), *teacher), {}
+
+
+def listed(make):
+    """The same with lists of keys."""
+
+    def made():
+        args, more = make()
+        return args, dict(more, support=torch.tensor([[0, 2, -1], [1, 1, 3], [4, 2, 0]]).expand(2, 3, 3))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "make, run",
+    [(linear, streamkl.linear_kl), (attention, streamkl.attention_kl), (listed(attention), streamkl.attention_kl)],
+)
 @pytest.mark.parametrize("divergence", reference.DIVERGENCES)
 @pytest.mark.parametrize("reduction", reference.REDUCTIONS)
 def test_as_on_the_cpu(request, make, run, divergence, reduction):
@@ -263,7 +283,16 @@ def test_shapes_of_fake_tensors(device):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available() or not _c.lib.skl_cuda_devices(), reason="no CUDA device")
-@pytest.mark.parametrize("make, run", [(linear, streamkl.linear_kl), (attention, streamkl.attention_kl)])
+@pytest.mark.parametrize(
+    "make, run",
+    [
+        (linear, streamkl.linear_kl),
+        (attention, streamkl.attention_kl),
+        (listed(attention), streamkl.attention_kl),
+        (indexer, streamkl.indexer_kl),
+        (listed(indexer), streamkl.indexer_kl),
+    ],
+)
 @pytest.mark.parametrize("reduction", reference.REDUCTIONS)
 def test_on_a_gpu(make, run, reduction):
     """Never run by those who wrote it."""
