@@ -47,13 +47,14 @@ test-quick:
 	@cd $(BUILD)/quick && ctest -E 'test_work|fuzz_bounded' --output-on-failure --no-tests=error -j $(JOBS)
 
 # What is slow and seldom red, an hour or two: every C test in every variant; the CUDA kernels with more schedules, more
-# random cases and every mutant; every model of transformers; the wheel as it is shipped.
+# random cases and every mutant; every model of transformers; the wheel as it is shipped; the pages, whose links are followed.
 test-long: all
 	@BUILD=$(abspath $(BUILD)) STREAMKL_TEST_LONG=1 tests/run_all.sh
 	@cd $(BUILD) && ctest -C Long -L long --output-on-failure -j $(JOBS)
 	@$(MAKE) --no-print-directory python
 	@$(PYTEST) -m long
 	@$(MAKE) --no-print-directory wheel
+	@$(MAKE) --no-print-directory docs
 
 test-python: python
 	@$(PYTEST)

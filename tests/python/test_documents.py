@@ -58,6 +58,8 @@ def test_page_of_the_header(site):
                 assert f"`{name.strip(' *')}`" in page, name
     anchors = set(re.findall(r"\{ #(\w+) \}", page))
     assert set(re.findall(r"\]\(#(\w+)\)", page)) <= anchors
+    prose = re.sub(r"```.*?```|`[^`]*`", "", page, flags=re.S)
+    assert not re.search(r"(?<!\\)\]\[", prose), "x[i][j] in a comment is no link"
     assert "| `SKL_BAD_ARGUMENT` | 1 |" in page and "asked to stop; outputs are undefined |" in page
     assert "| `begin`, `end` | `struct skl_tensor` | Optional i32 tensors over the rows" in page
 

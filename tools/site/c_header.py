@@ -112,7 +112,7 @@ def parse(header: str) -> Tuple[str, List[Tuple[str, List[Item]]]]:
 
 def _linked(text: str, homes: Dict[str, str]) -> str:
     """Names of the interface as links to where they stand, and what Markdown would take for its own marks as it is."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("*", r"\*")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("*", r"\*").replace("][", r"]\[")
     link = lambda m: f"[`{m[0]}`](#{homes[m[1]]})" if m[1] in homes else f"`{m[0]}`"  # noqa: E731
     return re.sub(r"\b((?:skl|SKL|STREAMKL|OMP)_\w+)(?:\(\))?", link, text)
 

@@ -64,11 +64,16 @@ def _walk(found) -> Iterator[griffe.Object]:
 
 
 def _expand(function: griffe.Function, tables: griffe.Module) -> None:
+    """The options one by one, as @show_options does it: not those that the function has itself, or that it names."""
+    own = {given.name for given in function.parameters}
+    own |= {name for made in function.decorators for name in re.findall(r"['\"](\w+)['\"]", str(made.value))}
     for given in list(function.parameters):
         table = _TABLE.search(str(given.annotation or ""))
         if given.kind is griffe.ParameterKind.var_keyword and table and table[1] in tables.members:
             del function.parameters[given.name]
             for name, kind, default in _options(tables, table[1]):
+                if name in own:
+                    continue
                 kind = re.sub(r"Optional\[(.*)\]", r"\1 | None", kind)
                 function.parameters.add(
                     griffe.Parameter(name, annotation=kind, kind=griffe.ParameterKind.keyword_only, default=default)
