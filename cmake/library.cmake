@@ -13,6 +13,7 @@ set(sources
   src/check_shard.c
   src/check_sink.c
   src/check_support.c
+  src/check_topk.c
   src/error.c
   src/partial.c
   src/tensor.c
@@ -39,6 +40,7 @@ set(sources
   src/cpu/sink.c
   src/cpu/support.c
   src/cpu/team.c
+  src/cpu/topk.c
   src/cpu/value.c)
 
 # One template, compiled once per instruction set. Only these objects may hold instructions beyond the baseline, so

@@ -19,7 +19,7 @@ static double of_offset(const struct skl_tensor *t, int64_t i)
     return kit_element(t, i * t->stride[0]);
 }
 
-static void range_of_row(const struct skl_problem *p, int64_t b, int64_t i, int64_t *lo, int64_t *hi)
+void kit_index_range(const struct skl_problem *p, int64_t b, int64_t i, int64_t *lo, int64_t *hi)
 {
     int64_t columns = p->columns > 0 ? p->columns : p->s.b.shape[2], queries = p->s.a.shape[2], query = i, first = 0;
     const struct skl_tensor *q = &p->cu_seqlens_q, *k = &p->cu_seqlens_k;
@@ -50,8 +50,7 @@ static double weight_of_row(const struct skl_problem *p, int64_t b, int64_t i)
     return p->weight.data ? of_row(&p->weight, b, i) : 1;
 }
 
-/* The heads' products s[h][j] and z[j] = scale / T sum_h w_h act(s_hj). */
-static void index_logits(const struct skl_problem *p, int64_t b, int64_t i, int64_t lo, int64_t n, double *s, double *z)
+void kit_index_logits(const struct skl_problem *p, int64_t b, int64_t i, int64_t lo, int64_t n, double *s, double *z)
 {
     const struct skl_tensor *q = &p->s.a, *k = &p->s.b, *w = &p->s.bias;
     double scale = (p->s.scale != 0 ? p->s.scale : 1) / p->temperature;
@@ -111,12 +110,12 @@ static double forward_kl(const struct skl_problem *p, int64_t n, double g, doubl
 static void run_row(const struct skl_problem *p, int64_t b, int64_t i, double g, double *room, struct kit_indexer *out)
 {
     int64_t lo, hi, row = b * p->s.a.shape[2] + i;
-    range_of_row(p, b, i, &lo, &hi);
+    kit_index_range(p, b, i, &lo, &hi);
     int64_t n = hi - lo;
     double loss = 0, lse = -INFINITY, size = 1;
     if (n > 0 && g != 0 && kit_hide(p, b, i, lo, n, NULL)) {
         double *z = room, *log_t = room + n, *dz = room + 2 * n, *slope = room + 3 * n, *s = room + 4 * n;
-        index_logits(p, b, i, lo, n, s, z);
+        kit_index_logits(p, b, i, lo, n, s, z);
         kit_hide(p, b, i, lo, n, z);
         lse = kit_log_sum_exp(n, z);
         size += fabs(lse) + kit_log_target(p, b, 0, i, lo, n, log_t, slope);

@@ -52,6 +52,11 @@ enum skl_status skl_value_and_grad(const struct skl_problem *p, const struct skl
     return run_call(SKL_CALL_VALUE_AND_GRAD, p, NULL, out, NULL);
 }
 
+enum skl_status skl_topk(const struct skl_problem *p, const struct skl_outputs *out)
+{
+    return run_call(SKL_CALL_TOPK, p, NULL, out, NULL);
+}
+
 enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
                              const struct skl_outputs *out)
 {
@@ -74,7 +79,7 @@ static enum skl_status workspace_size(enum skl_call call, const struct skl_probl
     struct skl_plan plan;
     if (!bytes)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use bytes = NULL: it must point to where the answer goes");
-    if ((int)call < SKL_CALL_VALUE || call > SKL_CALL_PARTIAL)
+    if ((int)call < SKL_CALL_VALUE || call > SKL_CALL_TOPK)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use call = %d: it must be one of enum skl_call", (int)call);
     enum skl_status status = skl_check(call, p, NULL, out, NULL, &work);
     if (status)

@@ -247,9 +247,11 @@ static enum skl_status check_columns(const struct skl_problem *p)
     return SKL_OK;
 }
 
-static enum skl_status check_teacher(const struct skl_problem *p)
+static enum skl_status check_teacher(enum skl_call call, const struct skl_problem *p)
 {
     int mixed = skl_mixes_heads(p);
+    if (call == SKL_CALL_TOPK)
+        return skl_check_topk(p); /* there is none */
     if (mixed && p->use == SKL_LINEAR)
         return skl_check_mixture(p); /* refuses it, whatever teacher there is */
     if (p->listed && (p->t.a.data || p->t.b.data || p->t.bias.data))
@@ -296,11 +298,11 @@ static enum skl_status check_contents(const struct skl_problem *p)
     return p->mass_ids.data ? skl_check_mass_columns(&w) : SKL_OK;
 }
 
-static enum skl_status check_problem(const struct skl_problem *p)
+static enum skl_status check_problem(enum skl_call call, const struct skl_problem *p)
 {
     TRY(check_numbers(p));
     TRY(check_operands(p, &p->s, &student_names));
-    TRY(check_teacher(p));
+    TRY(check_teacher(call, p));
     TRY(check_columns(p));
     TRY(skl_check_rows("begin", &p->begin, p, SKL_I32, 0));
     TRY(skl_check_rows("end", &p->end, p, SKL_I32, 0));
@@ -341,7 +343,7 @@ enum skl_status skl_check(enum skl_call call, const struct skl_problem *problem,
     if (p.support.data && (partial || state))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use support.data = %p with partial rows: lists need all columns",
                         p.support.data);
-    TRY(check_problem(&p));
+    TRY(check_problem(call, &p));
     TRY(skl_check_sinks(&p, partial || state));
     if (p.shard)
         TRY(skl_check_shard(call, &p, state));

@@ -68,6 +68,10 @@ enum skl_status skl_check_shard(enum skl_call call, const struct skl_problem *p,
 /* check_packed.c: offsets of sequences, if any; they are read. */
 enum skl_status skl_check_packed(const struct skl_problem *p);
 
+/* check_topk.c: what a problem has that lists are made of, and what they may be; other calls have none. */
+enum skl_status skl_check_topk(const struct skl_problem *p);
+enum skl_status skl_check_topk_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *o);
+
 /* check_outputs.c: what a call writes, and what it finds saved, into the work. */
 enum skl_status skl_take_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *out,
                                  struct skl_work *w);

@@ -17,12 +17,16 @@ static const struct {
 #undef SKL_ROW_RESULT
 };
 
-enum { ROWS = SKL_ROW_RESULTS, GRADS = 8, OUTPUTS = GRADS + ROWS };
+enum { ROWS = SKL_ROW_RESULTS, OTHERS = 10, OUTPUTS = OTHERS + ROWS };
 
-/* What the problem lacks of what the result needs; NULL: nothing. */
-static const char *lacking(const struct skl_problem *p, int i)
+/* What the problem or the call lacks of what the result needs; NULL: nothing. */
+static const char *lacking(enum skl_call call, const struct skl_problem *p, int i)
 {
     int needs = row_results[i].needs;
+    if ((needs & SKL_NEEDS_TOPK) && call != SKL_CALL_TOPK)
+        return "only skl_topk makes lists";
+    if (call == SKL_CALL_TOPK && !(needs & SKL_NEEDS_TOPK) && i != SKL_ROW_lse_s)
+        return "skl_topk does not tell it";
     if ((needs & SKL_NEEDS_TEACHER) && !p->t.a.data)
         return p->listed ? "a listed teacher does not tell it" : "there is no teacher";
     if ((needs & SKL_NEEDS_DIVERGENCE) && !p->t.a.data && !p->listed)
@@ -52,16 +56,18 @@ static int name_saved(const struct skl_outputs *o, struct skl_named to[ROWS])
 
 static int name_outputs(const struct skl_outputs *o, struct skl_named to[OUTPUTS])
 {
-    const struct skl_named grads[GRADS] = {{"out.s.a", &o->s.a},
-                                           {"out.s.b", &o->s.b},
-                                           {"out.s.bias", &o->s.bias},
-                                           {"out.t.a", &o->t.a},
-                                           {"out.t.b", &o->t.b},
-                                           {"out.t.bias", &o->t.bias},
-                                           {"out.grad_sink_s", &o->grad_sink_s},
-                                           {"out.grad_sink_t", &o->grad_sink_t}};
-    memcpy(to, grads, sizeof grads);
-    for (int i = 0; i < ROWS; i++) to[GRADS + i] = (struct skl_named){row_results[i].name, row_result(o, i)};
+    const struct skl_named others[OTHERS] = {{"out.s.a", &o->s.a},
+                                             {"out.s.b", &o->s.b},
+                                             {"out.s.bias", &o->s.bias},
+                                             {"out.t.a", &o->t.a},
+                                             {"out.t.b", &o->t.b},
+                                             {"out.t.bias", &o->t.bias},
+                                             {"out.grad_sink_s", &o->grad_sink_s},
+                                             {"out.grad_sink_t", &o->grad_sink_t},
+                                             {"out.topk_ids", &o->topk_ids},
+                                             {"out.topk_logprobs", &o->topk_logprobs}};
+    memcpy(to, others, sizeof others);
+    for (int i = 0; i < ROWS; i++) to[OTHERS + i] = (struct skl_named){row_results[i].name, row_result(o, i)};
     return OUTPUTS;
 }
 
@@ -141,12 +147,13 @@ enum skl_status skl_check_overlap(const struct skl_problem *p, const struct skl_
     return check_disjoint(outputs, n_out, inputs, n_in);
 }
 
-static enum skl_status check_row_outputs(const struct skl_problem *p, const struct skl_outputs *o, int saved)
+static enum skl_status check_row_outputs(enum skl_call call, const struct skl_problem *p, const struct skl_outputs *o,
+                                         int saved)
 {
     for (int i = 0; i < ROWS; i++) {
         const struct skl_tensor *t = row_result(o, i);
         const char *name = saved ? row_results[i].saved_name : row_results[i].name;
-        const char *why = lacking(p, i);
+        const char *why = lacking(call, p, i);
         if (t->data && why)
             return skl_fail(SKL_BAD_ARGUMENT, "cannot use %s.data = %p: %s", name, t->data, why);
         TRY(skl_check_rows(name, t, p, row_results[i].dtype, !saved));
@@ -213,9 +220,9 @@ static enum skl_status check_grad_outputs(enum skl_call call, const struct skl_p
                                           const struct skl_outputs *out)
 {
     int of_s = any_grad(&out->s) || out->grad_sink_s.data, of_t = any_grad(&out->t) || out->grad_sink_t.data;
-    if (call == SKL_CALL_VALUE && (of_s || of_t))
-        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in skl_value: call skl_value_and_grad",
-                        of_s ? "s" : "t");
+    if ((call == SKL_CALL_VALUE || call == SKL_CALL_TOPK) && (of_s || of_t))
+        return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.%s gradients in %s: call skl_value_and_grad",
+                        of_s ? "s" : "t", call == SKL_CALL_VALUE ? "skl_value" : "skl_topk");
     if ((p->labels || p->listed) && !p->t.a.data && !p->t.b.data && any_grad(&out->t))
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use out.t gradients: there is no teacher to be differentiated");
     TRY(skl_check_sink_outputs(p, out));
@@ -227,7 +234,8 @@ enum skl_status skl_take_outputs(enum skl_call call, const struct skl_problem *p
                                  struct skl_work *w)
 {
     struct skl_named tensors[OUTPUTS];
-    TRY(check_row_outputs(p, out, 0));
+    TRY(skl_check_topk_outputs(call, p, out));
+    TRY(check_row_outputs(call, p, out, 0));
     TRY(check_grad_outputs(call, p, out));
     TRY(skl_check_devices(p, tensors, name_outputs(out, tensors)));
     skl_fill_outputs(out, w);
@@ -237,7 +245,7 @@ enum skl_status skl_take_outputs(enum skl_call call, const struct skl_problem *p
 enum skl_status skl_take_saved(const struct skl_problem *p, const struct skl_outputs *saved, struct skl_work *w)
 {
     struct skl_named tensors[ROWS];
-    TRY(check_row_outputs(p, saved, 1));
+    TRY(check_row_outputs(SKL_CALL_BACKWARD, p, saved, 1));
     TRY(skl_check_devices(p, tensors, name_saved(saved, tensors)));
     TRY(check_saved(saved, w));
     skl_fill_saved(saved, w);

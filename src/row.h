@@ -108,13 +108,14 @@ struct skl_row_result {
     double rival[2], rank[2]; /* the side's score of the other side's top1, and how many of its scores are larger */
     double sink_mass[2];
     double m_rest, l_rest; /* a listed teacher: of the student, over the columns that are not listed */
+    double tail;           /* of skl_topk: log of the mass that is not listed */
 };
 
 /* Of a row that sees no column or has no weight. */
 SKL_INLINE struct skl_row_result skl_no_result(void)
 {
     struct skl_row_result r = {0};
-    r.lse[0] = r.lse[1] = r.m[0] = r.m[1] = r.m_rest = -HUGE_VAL;
+    r.lse[0] = r.lse[1] = r.m[0] = r.m[1] = r.m_rest = r.tail = -HUGE_VAL;
     return r;
 }
 

@@ -39,6 +39,12 @@ static struct skl_operand index_weights(const struct skl_tensor *t)
     return (struct skl_operand){t->data, t->dtype, {t->stride[0], 0, t->stride[1]}};
 }
 
+/* Lists over the rows. */
+static struct skl_operand lists_of(int index, const struct skl_tensor *t)
+{
+    return index ? index_weights(t) : operand(t);
+}
+
 /* A row has one integer, or as many as the last dimension. */
 static struct skl_row_ids ids_view(const struct skl_tensor *t, int one)
 {
@@ -91,6 +97,8 @@ static void fill_mixture(const struct skl_problem *p, struct skl_work *w)
 {
     struct skl_work_side *t = &w->side[!w->student];
     const struct skl_tensor *map = &p->head_map;
+    if (!p->t.a.data)
+        return;
     t->members = p->use == SKL_INDEXER         ? p->t.a.shape[1]
                  : p->mix_t > 0                ? p->mix_t
                  : map->data && map->ndim == 2 ? map->shape[1]
@@ -288,6 +296,11 @@ void skl_fill_outputs(const struct skl_outputs *o, struct skl_work *w)
     w->side[w->student].grad_sink = vector_view(&o->grad_sink_s);
     w->side[!w->student].grad_sink = vector_view(&o->grad_sink_t);
     w->sink_grads = (w->side[0].grad_sink.data != NULL) | (w->side[1].grad_sink.data != NULL) << 1;
+    int index = w->side[w->student].scorer == SKL_INDEX;
+    w->topk = (struct skl_work_topk){.ids = lists_of(index, &o->topk_ids),
+                                     .logprobs = lists_of(index, &o->topk_logprobs)};
+    if (o->topk_ids.data)
+        w->topk.k = o->topk_ids.shape[o->topk_ids.ndim - 1];
     skl_fill_saved(o, w);
 }
 

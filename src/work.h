@@ -87,7 +87,8 @@ enum skl_need {
     SKL_NEEDS_MASS_IDS = 8,
     SKL_NEEDS_DIVERGENCE = 16, /* a teacher, or a listed one */
     SKL_NEEDS_LIST = 32,
-    SKL_NEEDS_SINKS = 64
+    SKL_NEEDS_SINKS = 64,
+    SKL_NEEDS_TOPK = 128 /* the call that makes lists */
 };
 
 /* Integers over the rows, 'count' of them for each. */
@@ -114,6 +115,12 @@ struct skl_work_listed {
     enum skl_tail tail;
     int reverse;
     double power; /* of stored probabilities */
+};
+
+/* The lists that skl_topk writes, [b][h][i][k]; k 0: another call. */
+struct skl_work_topk {
+    int64_t k;
+    struct skl_operand ids, logprobs;
 };
 
 /* The row results, by the names of struct skl_outputs: SKL_ROW_loss, SKL_ROW_lse_s ... */
@@ -149,6 +156,7 @@ struct skl_work {
     struct skl_work_labels labels;
     struct skl_row_ids mass_ids;
     struct skl_work_listed listed;
+    struct skl_work_topk topk;
     double temperature;
     struct skl_rows result[SKL_ROW_RESULTS]; /* outputs, or saved inputs of a backward */
     struct skl_work_side side[2];            /* P, Q */
@@ -374,6 +382,12 @@ static inline int skl_on_support(const struct skl_work *w)
 static inline enum skl_row_name skl_of_side(const struct skl_work *w, enum skl_row_name of_s, int side)
 {
     return (enum skl_row_name)(of_s + (side != w->student));
+}
+
+/* Does a call that makes lists need the exponentials? */
+static inline int skl_topk_sums(const struct skl_work *w)
+{
+    return w->topk.logprobs.data || w->result[SKL_ROW_tail_logprob].data || w->result[SKL_ROW_lse_s].data;
 }
 
 /* Are labels at another temperature than the divergence? */

@@ -8,6 +8,7 @@
 #include "device.h"
 #include "kit/divergence.h"
 #include "kit/listed.h"
+#include "kit/topk.h"
 #include "options.h"
 #include "progress.h"
 
@@ -186,6 +187,56 @@ static void print_listed(void)
             }
 }
 
+/* ------------------------------------------------------------------------------------------------- lists --- */
+
+static struct topk_group {
+    int cases, failures;
+    double used[KIT_TOPK_RESULTS];
+} topk_groups[UNITS];
+
+static void check_topk(struct checker *checker, int64_t seed, int64_t cases, int device, int only_isa, int64_t threads)
+{
+    for (int64_t n = 0; n < cases && device == SKL_CPU; n++) {
+        struct kit_random r = {(uint64_t)seed * 1000037 + (uint64_t)n};
+        struct kit_topk_case c = kit_random_topk(&r);
+        struct kit_topk f;
+        c.of.threads = threads ? (int)threads : c.of.threads;
+        kit_build_topk(&f, &c, memory_of(device), &r);
+        for (int unit = SKL_ISA_BASELINE; unit < UNITS; unit++) {
+            if (!unit_runs(unit, device, only_isa))
+                continue;
+            struct topk_group *group = &topk_groups[unit];
+            f.p.isa = unit;
+            struct kit_topk_outcome o = kit_run_topk(&f);
+            for (int k = 0; k < KIT_TOPK_RESULTS; k++) group->used[k] = fmax(group->used[k], o.used[k]);
+            group->cases++, checker->runs++;
+            group->failures += !kit_topk_right(&o);
+            if (!kit_topk_right(&o) && checker->failures++ < 10) {
+                char text[800];
+                kit_describe_topk(&c, text, sizeof text);
+                printf("FAILED %s lists, %s: %s\n", unit_name(unit), text,
+                       o.status ? skl_last_error() : "out of its bound");
+            }
+        }
+        kit_destroy_topk(&f);
+    }
+}
+
+static void print_topk(void)
+{
+    printf("\n%-9s %-32s %5s ", "isa", "lists", "cases");
+    for (int k = 0; k < KIT_TOPK_RESULTS; k++) printf(" %10s", kit_topk_names[k]);
+    printf("   worst, of its bound\n");
+    for (int unit = 0; unit < UNITS; unit++) {
+        const struct topk_group *g = &topk_groups[unit];
+        if (!g->cases)
+            continue;
+        printf("%-9s %-32s %5d ", unit_name(unit), "the largest logits", g->cases);
+        for (int k = 0; k < KIT_TOPK_RESULTS; k++) printf(" %10.2g", g->used[k]);
+        printf("%s\n", g->failures ? "  FAILED" : "");
+    }
+}
+
 static const char about[] =
     "Compares the engine with a reference in double precision over random shapes, masks, layouts, dtypes, ways to run\n"
     "and instruction sets. Exits with 1 when an error is out of its bound.";
@@ -240,9 +291,12 @@ int command_check(int argc, char **argv)
         }
     }
     check_listed(&checker, seed, cases, device, isa, threads);
+    check_topk(&checker, seed, 2 * cases, device, isa, threads);
     progress_end(&progress);
     print_table(&checker);
     print_listed();
+    if (device == SKL_CPU)
+        print_topk();
     printf("\n%s: %d of %d runs out of bound, seed %lld, %.1f s\n", checker.failures ? "FAILED" : "passed",
            checker.failures, checker.runs, (long long)seed, now() - begin);
     return checker.failures ? EXIT_WRONG : 0;

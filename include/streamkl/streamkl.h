@@ -405,6 +405,10 @@ struct skl_outputs {
     /* Optional f32 over the rows, of a problem with both sinks: the probability of the sink. */
     struct skl_tensor sink_mass_s, sink_mass_t;
     struct skl_tensor grad_sink_s, grad_sink_t; /* gradients of the sinks: [heads], f32 or the sink's dtype */
+
+    /* Of skl_topk: lists of K, [.., K] over the rows, ids i32, the other two f32; see there. */
+    struct skl_tensor topk_ids, topk_logprobs;
+    struct skl_tensor tail_logprob; /* over the rows: log of the mass that is not listed */
 };
 
 static inline struct skl_problem skl_problem_of(int32_t use, struct skl_tensor a_s, struct skl_tensor b_s,
@@ -462,8 +466,29 @@ SKL_API enum skl_status skl_value_and_grad(const struct skl_problem *p, const st
 SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *out);
 
+/* Lists of the K largest logits of each row of one model, without storing the logits: one product, one pass. The model is
+ * s, as it is in a linear problem, in attention or in an indexer; t is left out, so that a teacher's lists are made with
+ * the teacher in the place of s. K is the last dimension of out.topk_ids, at least 1.
+ *     topk_ids        columns, the largest logit first, of equal ones the lower; -1 where the row sees fewer than K
+ *     topk_logprobs   z - LSE, at the problem's temperature; -inf where the id is -1
+ *     tail_logprob    LSE of the logits that are not listed, less LSE: a sum of its own, and never 1 minus the others
+ *     lse_s           LSE, over all columns that the row sees
+ * topk_ids is always wanted, the others where they are given, and nothing else of 'out'; ids alone cost no exponentials.
+ * Masks, columns, packed sequences (ids count from the first column of the sequence), bias, scale, softcap, temperature
+ * and weight (of a row without weight all ids are -1) are as in the other calls. A logit that is NaN counts as +inf among
+ * the ids; a row with NaN, with +inf, or with nothing above -inf has log-probabilities of NaN. On the CPU. Extra memory
+ * grows with K and with neither rows nor columns. Not with labels, lists, mass_ids, pool_block, support, sinks, shards
+ * and what only a teacher has. */
+SKL_API enum skl_status skl_topk(const struct skl_problem *p, const struct skl_outputs *out);
+
 /* Which call skl_workspace_size() is asked about. */
-enum skl_call { SKL_CALL_VALUE = 0, SKL_CALL_VALUE_AND_GRAD = 1, SKL_CALL_BACKWARD = 2, SKL_CALL_PARTIAL = 3 };
+enum skl_call {
+    SKL_CALL_VALUE = 0,
+    SKL_CALL_VALUE_AND_GRAD = 1,
+    SKL_CALL_BACKWARD = 2,
+    SKL_CALL_PARTIAL = 3,
+    SKL_CALL_TOPK = 4
+};
 
 /* Bytes of extra memory that the call would allocate, exactly; for CUDA tensors, of device memory. 'out' as it would be
  * given to the call. */

@@ -36,9 +36,10 @@ class Call:
         cu_seqlens_k=None,
         support=None,
         sinks=(None, None),
+        alone=False,
     ) -> None:
         given = {name: read(name, x, np.float32) for name, x in operands.items()}
-        without_teacher = labels is not None or listed is not None
+        without_teacher = alone or labels is not None or listed is not None
         arrays: List[Any] = [
             None if array is None and without_teacher else _operand(name, array) for name, array in given.items()
         ]
@@ -194,7 +195,8 @@ def view(array: Optional[Array]) -> Optional[bytes]:
     if array is None:
         return None
     dtype = _INTEGERS[array.dtype.name] if array.dtype.kind == "i" else DTYPES[array.dtype.name]
-    return _call.view(array.ctypes.data, dtype, array.shape, [step // array.itemsize for step in array.strides])
+    steps = [step // array.itemsize for step in array.strides] if array.size else [1] * array.ndim
+    return _call.view(array.ctypes.data, dtype, array.shape, steps)
 
 
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
@@ -237,11 +239,6 @@ def _operand(name: str, array: Optional[Array]) -> Optional[Array]:
     whole = all(step % array.itemsize == 0 for step in array.strides)
     last = array.ndim < 2 or array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
     return array if whole and last else np.ascontiguousarray(array)
-
-
-def read_operand(name: str, given: Any) -> Optional[Array]:
-    """What people have as an operand, in its own dtype."""
-    return _operand(name, read(name, given, np.float32))
 
 
 def _check_integers(name: str, array: Array) -> None:

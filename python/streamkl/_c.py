@@ -20,7 +20,7 @@ POOLS = ("max", "sum")  # enum skl_pool
 SPLITS = {None: 0, False: 1, True: 2}  # enum skl_split
 MEAN, SUM = range(2)
 CPU, CUDA = range(2)
-VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL = range(4)  # enum skl_call
+VALUE, VALUE_AND_GRAD, BACKWARD, PARTIAL, TOPK = range(5)  # enum skl_call
 OK, BAD_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, CANCELLED, NO_DEVICE, DEVICE_FAILED, NO_LIBRARY = range(8)
 DIVERGENCES = {
     name: i for i, name in enumerate(("forward", "reverse", "jsd", "skew_forward", "skew_reverse", "tv", "alpha_beta"))
@@ -85,7 +85,7 @@ OUTPUTS = Layout(
     "m_s:T m_t:T l_s:T l_t:T "
     "kl:T ce:T entropy_s:T entropy_t:T logprob_s:T logprob_t:T top1_s:T top1_t:T reverse:T jsd:T tv:T l1_s:T "
     "mass_s:T mass_t:T rank_s:T rank_t:T m_rest:T l_rest:T "
-    "sink_mass_s:T sink_mass_t:T sink_s:T sink_t:T"
+    "sink_mass_s:T sink_mass_t:T sink_s:T sink_t:T topk_ids:T topk_logprobs:T tail_logprob:T"
 )
 
 # The tensors of both, in the order in which they go through this package.
@@ -125,7 +125,7 @@ def _load() -> ctypes.CDLL:
         raise ImportError(
             f"cannot load {path}: {error}. Install the package with pip, which builds the library"
         ) from error
-    for call in (lib.skl_value, lib.skl_value_and_grad):
+    for call in (lib.skl_value, lib.skl_value_and_grad, lib.skl_topk):
         call.argtypes = [c_char_p, c_char_p]
     lib.skl_backward.argtypes = [c_char_p, c_char_p, c_char_p]
     lib.skl_partial.argtypes = [c_char_p, c_char_p, c_void_p]

@@ -201,6 +201,11 @@ def value(views: Sequence[View], work: float, options: Options, threads: int, ro
     return total.value
 
 
+def topk(views: Sequence[View], work: float, options: Options, threads: int, rows: Sequence[View]) -> None:
+    """Lists of the largest logits of side s, the only one that is given: topk_ids and what else of the rows is."""
+    _run(_c.lib.skl_topk, views, work, options, threads, _outputs(rows, ()))
+
+
 def on_shard(
     shard: ShardCall,
     shape: Sequence[int],

@@ -5,6 +5,7 @@ defaults (that is functional.py).
     value           -> value; the wanted rows
     value_and_grad  -> value; the wanted rows; the needed gradients, in f32
     backward        -> the needed gradients, in the operand's dtype
+    topk            -> ids of the k largest logits of side s; with 'sums' their log-probabilities, and that of the others
     partial         -> states, float64 [rows.., 6]
     merge           -> states
     finish          -> value; the wanted rows
@@ -136,6 +137,23 @@ def _value_and_grad(*args) -> List[Tensor]:
     return out
 
 
+def _topk_outputs(*args) -> List[Tensor]:
+    k, sums = args[END:]
+    rows, home = rows_shape(args[0], args[INPUTS + USE]), args[0].device
+    made = [torch.empty((*rows, k), dtype=torch.int32, device=home)]
+    for shape in ((*rows, k), rows) if sums else ():
+        made.append(torch.empty(shape, dtype=torch.float32, device=home))
+    return made
+
+
+def _topk(*args) -> List[Tensor]:
+    kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
+    out = _topk_outputs(*args)
+    rows = _views(out, row_bits(*("topk_ids", "topk_logprobs", "tail_logprob")[: len(out)]), len(_c.ROWS))
+    _call.topk([*map(_view, kept)], _work(kept[0], kept[1]), options, torch.get_num_threads(), rows)
+    return out
+
+
 def on_shard(shard: _call.ShardCall, *args) -> List[Tensor]:
     """value_and_grad of a problem on a shard of its columns, on the CPU; no operator, since it takes functions."""
     rows, need = args[END:]
@@ -256,6 +274,7 @@ value_and_grad = _operator(
     _value_and_grad,
     _value_and_grad_outputs,
 )
+topk = _operator("topk", f"({_TENSORS}, {SCHEMA}, SymInt k, bool sums) -> Tensor[]", _topk, _topk_outputs)
 backward = _operator(
     "backward",
     f"({_TENSORS}, {SCHEMA}, Tensor[] saved, int rows, int need, int wide) -> Tensor[]",

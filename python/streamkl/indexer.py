@@ -11,9 +11,9 @@ from torch import Tensor
 from . import _c
 from ._details import make_details, wanted_rows
 from ._inputs import attention_inputs, indexer_inputs, refuse_teacher_gradient
-from ._ops import OPERANDS
-from ._options import AttentionOptions, IndexerOptions, bad, make_options, pooling, show_options
-from ._topk import check_count, check_options, lists_of
+from ._ops import OPERANDS, topk
+from ._options import AttentionOptions, IndexerOptions, make_options, pooling, show_options
+from ._topk import check_count, indexer_options
 from .functional import Details, divergence_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def indexer_kl(
     return (loss, make_details(details, told, inputs[OPERANDS], None)) if details else loss
 
 
+@torch.no_grad()
 def indexer_topk(
     q_i: Tensor,
     k_i: Tensor,
@@ -95,32 +96,17 @@ def indexer_topk(
     """The k keys with the largest logits of an indexer, for each query: int32 [B, N, k], packed [total_q, k].
 
     What indexer_kl and attention_kl take as support. The largest comes first, of equal logits (ReLU makes many zeros) the lower
-    key; a query that sees fewer than k keys has -1 behind them. A logit that is NaN counts as the largest. [N, M] is
-    never stored, only some rows of it at a time.
+    key; a query that sees fewer than k keys has -1 behind them. A logit that is NaN counts as +inf. [N, M] is never
+    stored, only tiles of it.
 
     q_i, k_i, w_i, relu, scale_i, causal, begin, end, window, cu_seqlens_q, cu_seqlens_k: as in indexer_kl; with packed
-    sequences keys count from the first of their sequence. No gradient goes through a choice. On the CPU.
+    sequences keys count from the first of their sequence. No gradient goes through a choice. On the CPU; CUDA tensors are
+    refused.
     """
-    count = check_count(k)
-    check_options(_c.INDEXER, relu, scale_i, causal, window)
+    count, options = check_count(k), indexer_options(relu, scale_i, causal, window)
     inputs = indexer_inputs(dict(q_i=q_i, k_i=k_i, w_i=w_i), None, begin, end, None, cu_seqlens_q, cu_seqlens_k)
-    given = dict(zip(_c.INPUTS, inputs))
-    if q_i.device.type != "cpu":
-        raise bad("q_i.device", q_i.device, "keys are chosen on the CPU")
-    shapes = given["a_s"].shape, given["b_s"].shape, given["bias_s"].shape
-    (batch, heads, n, width), (_, width_k) = shapes[0], shapes[1][2:]
-    if shapes[1][0] != batch or width_k != width:
-        raise bad("k_i.shape", tuple(k_i.shape), f"it does not go with q_i, {tuple(q_i.shape)}")
-    if shapes[2] != (batch, n, heads):
-        raise bad("w_i.shape", tuple(w_i.shape), f"it does not go with q_i, {tuple(q_i.shape)}")
-    arrays = [t.detach().to(torch.float32).numpy() for t in (given["a_s"], given["b_s"][:, 0], given["bias_s"])]
-    begin, end, *offsets = (
-        None if given[name] is None else given[name].numpy()
-        for name in ("begin", "end", "cu_seqlens_q", "cu_seqlens_k")
-    )
-    packed = cu_seqlens_q is not None
-    lists = lists_of(arrays, count, begin, end, offsets if packed else None, relu, scale_i, causal, window)
-    return torch.from_numpy(lists[0] if packed else lists)
+    (lists,) = topk(*inputs, *options, count, False)
+    return lists if cu_seqlens_q is None else lists[0]
 
 
 def pooled_attention_kl(

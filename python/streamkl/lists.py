@@ -6,10 +6,11 @@
     rest = LSE of unit u off S        LSE = log(e^rest + sum over S of e^(unit u))
     logprobs = unit u - LSE           tail_logprob = rest - LSE
 
-The vocabulary is read once for each block of rows, in slices. A slice's scores lie behind the k best so far in one buffer
-[rows, k + width]; the k best of both stay, everything else, what they displace too, is summed up into rest. So rest is a sum
-over what is not listed, and never 1 minus the others. Buffers are of a few MiB, whatever N, V and D are; sums and logarithms
-of a row are in float64.
+On the CPU C makes them (skl_topk). C has none for CUDA tensors: torch's matmul and topk do it there, below. The vocabulary is
+read once for each block of rows, in slices. A slice's scores lie behind the k best so far in one buffer [rows, k + width];
+the k best of both stay, everything else, what they displace too, is summed up into rest. So rest is a sum over what is not
+listed, and never 1 minus the others. Buffers are of a few MiB, whatever N, V and D are; sums and logarithms of a row are in
+float64.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+from . import _c
 from . import _options as options
 from ._files import write_whole
 from ._inputs import _check as check_operand
+from ._inputs import _refuse_tangents
+from ._ops import topk
 from ._options import bad
+from ._topk import head_options
 
 _ENTRIES = 1 << 20  # of a buffer: 4 MiB of f32
 _WIDTH = 4096  # most columns of a slice
@@ -55,17 +60,6 @@ class StoredLists(NamedTuple):
     metadata: Dict[str, str]
 
 
-class _Head(NamedTuple):
-    """What makes scores of hidden states, over the first 'columns' rows of w."""
-
-    w: Tensor
-    bias: Optional[Tensor]
-    scale: float
-    softcap: float  # 0 is none
-    columns: int
-    unit: float
-
-
 @torch.no_grad()
 def topk_of(
     x_t: Tensor,
@@ -81,45 +75,58 @@ def topk_of(
     """The k likeliest ids of each token, their log-probabilities and that of all others together, without storing logits.
 
     x_t [..., D], w_t [V, D]: the teacher's hidden states and unembedding, f32, bf16 or f16, each its own; products are in
-        f32, by torch's matmul on their device.
-    k: from 1 to the number of columns. Of equal logits the lower id comes first.
+        f32: streamkl's own on the CPU, torch's matmul on a GPU.
+    k: from 1 to the number of columns. Of equal logits the lower id comes first; NaN counts as +inf (on a GPU as more).
     temperature: at which the probabilities are; say it to linear_topk_kl as stored_temperature.
     bias, scale, softcap, columns: as in linear_kl.
 
-    There is no gradient. Extra memory is some tens of MiB, for any number of tokens and columns.
+    There is no gradient. Extra memory is some MiB, for any number of tokens and columns; it grows with k.
     """
-    head = _head(x_t, w_t, bias, scale, softcap, columns, temperature)
-    k = options._whole("k", k, "it must be a number of ids")
-    if not 1 <= k <= head.columns:
-        raise bad("k", k, f"it must be at least 1 and at most the number of columns, {head.columns}")
+    for name, t in (("x_t", x_t), ("w_t", w_t), *((("bias", bias),) if bias is not None else ())):
+        check_operand(name, t)
+    _refuse_tangents(x_t, w_t, bias)
+    shapes = x_t.shape, w_t.shape, None if bias is None else bias.shape
+    made, k = head_options(*shapes, k, temperature, scale, softcap, columns)
+    for name, t in (("w_t", w_t), ("bias", bias)):
+        if t is not None and t.device != x_t.device:
+            raise bad(f"{name}.device", str(t.device), f"it must be that of x_t, {x_t.device}")
     rows = x_t.shape[:-1]
     x = x_t.reshape(rows.numel(), x_t.shape[-1])
+    if x.is_cuda:
+        ids, logprobs, tail_logprob = _by_torch(x, _head(w_t, bias, scale, softcap, columns, temperature), k)
+    else:
+        ids, logprobs, tail_logprob = topk(*_c.named_inputs(a_s=x, b_s=w_t, bias_s=bias), *made, k, True)
+    return Lists(ids.view(*rows, k), logprobs.view(*rows, k), tail_logprob.view(rows))
+
+
+# ---- with torch's products, for CUDA tensors
+
+
+class _Head(NamedTuple):
+    """What makes scores of hidden states, over the first 'columns' rows of w."""
+
+    w: Tensor
+    bias: Optional[Tensor]
+    scale: float
+    softcap: float  # 0 is none
+    columns: int
+    unit: float
+
+
+def _head(w: Tensor, bias=None, scale=None, softcap=None, columns=None, temperature=1.0) -> _Head:
+    factor, cap = 1.0 if scale is None else float(scale), 0.0 if softcap is None else float(softcap)
+    return _Head(w, bias, factor, cap, columns or len(w), (1 if cap else abs(factor)) / float(temperature))
+
+
+def _by_torch(x: Tensor, head: _Head, k: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """The lists of rows x [N, D]."""
     ids = torch.empty(len(x), k, dtype=torch.int32, device=x.device)
     logprobs = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
     tail_logprob = torch.empty(len(x), dtype=torch.float32, device=x.device)
     height, width = _block(k, x.shape[1], head.columns)
     for some in _slices(len(x), height):
         ids[some], logprobs[some], tail_logprob[some] = _block_lists(x[some].float(), head, k, width)
-    return Lists(ids.view(*rows, k), logprobs.view(*rows, k), tail_logprob.view(rows))
-
-
-def _head(x: Any, w: Any, bias: Any, scale: Any, softcap: Any, columns: Any, temperature: Any) -> _Head:
-    for name, t in (("x_t", x), ("w_t", w), *((("bias", bias),) if bias is not None else ())):
-        check_operand(name, t)
-    if w.dim() != 2 or x.shape[-1] != w.shape[1]:
-        raise bad("w_t.shape", tuple(w.shape), f"it must be [V, D] with the D of x_t.shape = {tuple(x.shape)}")
-    if bias is not None and bias.shape != w.shape[:1]:
-        raise bad("bias.shape", tuple(bias.shape), f"it must be that of the columns, {tuple(w.shape[:1])}")
-    for name, t in (("w_t", w), ("bias", bias)):
-        if t is not None and t.device != x.device:
-            raise bad(f"{name}.device", str(t.device), f"it must be that of x_t, {x.device}")
-    factor = options._scale("scale", scale) or 1.0
-    cap = options._softcap("softcap", softcap)
-    number = options._columns("columns", columns) or len(w)
-    if number > len(w):
-        raise bad("columns", columns, f"w_t has {len(w)} rows")
-    unit = (1 if cap else abs(factor)) / options._positive("temperature", temperature)
-    return _Head(w, bias, factor, cap, number, unit)
+    return ids, logprobs, tail_logprob
 
 
 def _block(k: int, dim: int, columns: int) -> Tuple[int, int]:

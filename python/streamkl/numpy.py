@@ -33,7 +33,7 @@ from ._options import (
 )
 from ._ranges import ranges_of_mask, starts_of_positions
 from ._sinks import sinks_that_count
-from ._topk import check_count, check_options, lists_of
+from ._topk import check_count, indexer_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -188,19 +188,13 @@ def indexer_topk(
     cu_seqlens_k: Optional[Array] = None,
 ) -> Array:
     """streamkl.indexer_topk for arrays: int32 [B, N, k], packed [total_q, k]."""
-    count = check_count(k)
-    check_options(_c.INDEXER, relu, scale_i, causal, window)
+    count, options = check_count(k), indexer_options(relu, scale_i, causal, window)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
-    made = _indexer({"q_i": q_i, "k_i": k_i, "w_i": w_i}, packed)
-    batch, heads, n, width = made["q_i"].shape
-    if made["k_i"].shape[0] != batch or made["k_i"].shape[3] != width:
-        raise bad("k_i.shape", np.shape(k_i), f"it does not go with q_i, {np.shape(q_i)}")
-    if made["w_i"].shape != (batch, n, heads):
-        raise bad("w_i.shape", np.shape(w_i), f"it does not go with q_i, {np.shape(q_i)}")
-    bounds = [None if x is None else np.broadcast_to(np.asarray(x), (batch, n)) for x in (begin, end)]
-    arrays = [x.astype(np.float32) for x in (made["q_i"], made["k_i"][:, 0], made["w_i"])]
-    offsets = [np.asarray(x) for x in (cu_seqlens_q, cu_seqlens_k)] if packed else None
-    lists = lists_of(arrays, count, *bounds, offsets, relu, scale_i, causal, window)
+    operands = {**_indexer({"q_i": q_i, "k_i": k_i, "w_i": w_i}, packed), "q_t": None, "k_t": None, "bias_t": None}
+    more = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alone=True)
+    call = Call(_c.INDEXER, operands, None, begin, end, **more)
+    lists = np.empty((*call.rows, count), np.int32)
+    _call.topk(call.views, call.work, options, 0, row_views({"topk_ids": lists}))
     return lists[0] if packed else lists
 
 
@@ -295,7 +289,7 @@ def topk_of(
     softcap: Optional[float] = None,
     columns: Optional[int] = None,
 ) -> Lists:
-    """streamkl.topk_of for arrays: (ids, logprobs, tail_logprob). Products are NumPy's, in float32."""
+    """streamkl.topk_of for arrays: (ids, logprobs, tail_logprob)."""
     return _array_lists.topk_of(x_t, w_t, k, temperature, bias, scale, softcap, columns)
 
 

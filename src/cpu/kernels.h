@@ -70,6 +70,12 @@ struct skl_panel_head {
     float m[SKL_NR_MAX], share[SKL_NR_MAX];
 };
 
+/* A column that may be among the largest of its row. */
+struct skl_pick {
+    float x; /* its score, +inf for NaN, and never -0 */
+    int32_t column;
+};
+
 /* What push_kl leaves in the two logit tiles. */
 enum skl_keep {
     SKL_KEEP_NOTHING, /* value only */
@@ -216,6 +222,11 @@ struct skl_kernels {
 
     /* exp2 of nr numbers <= 0, for the factors. */
     void (*exp2)(const float *x, float *y);
+
+    /* Of n columns from number 'first' on, the scores that are not <= their row's 'least' become -inf and go to the end
+     * of the row's picks: row i, if bit i of 'rows' is set, has picked[i] of them from picks[i room] on. */
+    void (*pick)(int n, float *x, const float *least, uint32_t rows, int32_t first, struct skl_pick *picks,
+                 int64_t room, int32_t *picked);
 };
 
 extern const struct skl_kernels skl_kernels_baseline, skl_kernels_avx2, skl_kernels_avx2_narrow, skl_kernels_avx512,

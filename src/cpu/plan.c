@@ -30,6 +30,9 @@ enum {
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
     DA_ENTRIES_LEAST = 96, /* or where there are more threads */
+    TOPK_TILES = 20,       /* of a chunk at least where lists are made, */
+    TOPK_COLUMNS = 8,      /* and so many columns for each entry of a list: a chunk keeps as many and more */
+    TOPK_SPARE = 64,       /* picks that a row keeps beyond its list before it drops any, or as many again */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
     LARGE_SHARE = 8        /* by default, one part in so many of a large vocabulary's matrices may be kept */
 };
@@ -110,6 +113,9 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     int listed = w->listed.given;
     block->lists = listed ? take(memory, &at, (int64_t)sizeof *block->lists * rows) : NULL;
     block->entries = listed ? take(memory, &at, (int64_t)sizeof *block->entries * rows * w->listed.k) : NULL;
+    block->picks = plan->picks ? take(memory, &at, (int64_t)sizeof *block->picks * rows * plan->list_room) : NULL;
+    block->sorted = plan->picks ? take(memory, &at, (int64_t)sizeof *block->sorted * plan->panels * plan->picks) : NULL;
+    block->picked = plan->picks ? take(memory, &at, 4 * plan->chunks * rows) : NULL;
     if (!w->side[0].dim) /* without a teacher: never used, but an address */
         block->y[0] = block->y[1];
     int64_t listed_columns = plan->tiles * SKL_BK;
@@ -173,6 +179,10 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
                       ? take(memory, &at, 4 * SKL_BK * most(w->side[0].dim, w->side[1].dim))
                       : NULL;
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
+    int64_t picks = plan->block_rows * plan->pick_room;
+    scratch->picks = plan->picks ? take(memory, &at, (int64_t)sizeof *scratch->picks * picks) : NULL;
+    scratch->picked = plan->picks ? take(memory, &at, 4 * plan->block_rows) : NULL;
+    scratch->least = plan->picks ? take(memory, &at, 4 * plan->block_rows) : NULL;
     for (int i = 0; i < 2; i++)
         scratch->gathered[i] = w->listed.given ? take(memory, &at, 4 * w->side[w->student].dim) : NULL;
     return at;
@@ -186,6 +196,20 @@ static int64_t seen_tiles(const struct skl_work *w, const struct skl_plan *plan,
     return least(plan->tiles, (columns + plan->bk - 2) / plan->bk + 1);
 }
 
+/* Where lists are made, chunks are long: each of them begins without knowing what the others have found. */
+static int64_t most_topk_chunks(const struct skl_plan *plan)
+{
+    return most(plan->tiles / most(TOPK_TILES, TOPK_COLUMNS * plan->picks / plan->bk), 1);
+}
+
+static void count_picks(struct skl_plan *plan)
+{
+    int64_t all = plan->tiles * plan->bk;
+    plan->chunk_picks = least(plan->picks + most(plan->picks, TOPK_SPARE), all);
+    plan->pick_room = least(plan->chunk_picks + plan->bk, all);
+    plan->list_room = least(plan->chunks * plan->chunk_picks, all);
+}
+
 static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 {
     struct skl_block block;
@@ -195,9 +219,10 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     int64_t blocks_at_once = least(plan->blocks, most(plan->wave_tiles / plan->tiles, 1)); /* of the largest segment */
     int64_t chunks = most(plan->by_tile ? plan->tasks : plan->tasks / blocks_at_once, 1);
     if (!plan->by_tile) /* two tiles or more, unless that makes few */
-        chunks = least(chunks, most(plan->tiles / 2, BLOCKS));
+        chunks = least(chunks, plan->picks ? most_topk_chunks(plan) : most(plan->tiles / 2, BLOCKS));
     plan->chunks = plan->alone ? 1 : least(seen_tiles(w, plan, plan->block_rows), chunks);
     plan->states = plan->chunks + (w->sinks ? 1 : 0);
+    count_picks(plan);
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch) + (plan->alone ? plan->block_bytes : 0);
     int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
@@ -444,8 +469,9 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     if (w->shard.exchange || plan->alone) {
         groups = 1;
     } else if (!plan->own_columns) {
+        int64_t tasks = plan->picks ? most_topk_chunks(plan) : plan->tiles; /* of a block, about */
         while (plan->block_rows >= 2 * BLOCK_MIN && !plan->queries &&
-               count_blocks(w, plan->block_rows) * plan->tiles < TASKS_LEAST)
+               count_blocks(w, plan->block_rows) * tasks < TASKS_LEAST)
             plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         groups = count_blocks(w, plan->block_rows);
     }
@@ -537,6 +563,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
+    plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
     choose_groups(&w, plan);

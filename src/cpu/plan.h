@@ -64,6 +64,10 @@ struct skl_plan {
     int details[2];          /* bits of enum skl_want, of P and Q */
     int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int gather;              /* listed columns alone: dot products with them, and no sweep */
+    int64_t picks;           /* skl_topk: columns of a list, no more than there are; 0: no lists */
+    int64_t chunk_picks;     /* ... that a row of a chunk keeps: some more, which it need not look for */
+    int64_t pick_room;       /* ... that it may hold before it drops others: those of a tile, too */
+    int64_t list_room;       /* ... that all chunks of a row keep */
     int second_sweep;        /* a second sweep is wanted, for the divergence or for others */
     enum skl_keep keep;      /* what the sweep leaves in the kept tiles */
     int64_t kept_tiles;      /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
@@ -106,8 +110,12 @@ struct skl_block {
     int64_t *label;                             /* [block_rows]: the column, -1: ignored */
     struct skl_list *lists;                     /* [block_rows]; NULL: there is no listed teacher */
     struct skl_entry *entries;                  /* [block_rows][k] */
-    float *sink[2], *sink_dz[2];                /* [block_rows]: the sink's score, and its part of the gradient */
-    struct skl_panel_factors *factors;          /* [panels] */
+    struct skl_pick
+        *picks; /* [block_rows][list_room]: the largest of the chunks, one after the other; NULL: no lists */
+    struct skl_pick *sorted;           /* [panels][picks]: a row's, while they are put in order */
+    int32_t *picked;                   /* [chunks][block_rows]: how many there are */
+    float *sink[2], *sink_dz[2];       /* [block_rows]: the sink's score, and its part of the gradient */
+    struct skl_panel_factors *factors; /* [panels] */
     int64_t *keys;  /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
     uint32_t *seen; /* [panels][tiles][SKL_BK]: which rows of a panel see a column; NULL: a block's rows see the same */
     int64_t *row, *lo, *hi;        /* [block_rows]: row number and the columns it sees */
@@ -160,6 +168,9 @@ struct skl_scratch {
     struct skl_lists by_column, by_row; /* skip_below: the entries that count, if they are few */
     float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
     float *line;                        /* [widest dim] */
+    struct skl_pick *picks;             /* [block_rows][pick_room]: of the chunk under way */
+    int32_t *picked;                    /* [block_rows]: how many there are */
+    float *least;                       /* [block_rows]: no score that is not larger will be one of them */
     float *gathered[2]; /* [dim] each: a row and a column in f32, for dot products with listed columns */
 };
 

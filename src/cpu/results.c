@@ -139,6 +139,8 @@ void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int pa
         r.divergence = run->work->raw ? skl_raw_loss(&r) : r.loss;
         if (block->lists)
             skl_finish_listed(run, block, panel, i, &r);
+        if (block->picks)
+            skl_finish_picks(run, block, panel, i, &r);
         skl_finish_details(run, block, panel, i, &r);
         if (run->work->sinks)
             skl_finish_sink(run, block, panel, i, &r);
@@ -273,8 +275,10 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
     const struct skl_row_state empty = skl_empty_row();
     for (int64_t row = first, at[3]; row < last; row++) {
         skl_row_index(w, row, at);
-        if (run->plan.call == SKL_CALL_VALUE || run->plan.call == SKL_CALL_VALUE_AND_GRAD)
+        if (run->plan.call != SKL_CALL_BACKWARD && run->plan.call != SKL_CALL_PARTIAL)
             skl_put_row(w, at, &nothing);
+        if (run->plan.call == SKL_CALL_TOPK)
+            skl_clear_list(w, at);
         if (run->plan.call == SKL_CALL_PARTIAL)
             run->states[row] = skl_public_state(w, &empty);
         for (int side = 0; side < 2; side++) {

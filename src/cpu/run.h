@@ -136,7 +136,7 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
 void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
                      int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y);
 /* What is done with a panel's n columns of finished scores, while they are still in the cache when dim allows. */
-typedef void skl_panel_user(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+typedef void skl_panel_user(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
                             float *const y[2], int n);
 /* 'use' may be NULL; 'chunk' is handed to it. */
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
@@ -228,6 +228,15 @@ void skl_set_listed_factors(const struct skl_run *run, struct skl_block *block, 
 /* The row's entries; the first of them at 'column' or behind it. */
 struct skl_entry *skl_entries_of(const struct skl_run *run, const struct skl_block *block, int row);
 struct skl_entry *skl_entry_at(const struct skl_run *run, const struct skl_block *block, int row, int64_t column);
+
+/* topk.c: lists of the largest scores. A chunk begins, its n columns from 'first' on that may be listed leave a panel's
+ * tile, and it ends. Then a row's list and results, from the sums over what is not listed; and a row without work. */
+void skl_begin_picks(const struct skl_worker *w, const struct skl_block *block);
+void skl_pick_columns(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t first,
+                      int n, float *x);
+void skl_end_picks(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
+void skl_finish_picks(const struct skl_run *run, struct skl_block *block, int panel, int i, struct skl_row_result *r);
+void skl_clear_list(const struct skl_work *w, const int64_t at[3]);
 
 /* gather.c: dot products with listed columns. The scores of a panel's entries; then, where they are all there is, results
  * and da of a panel, and db of a chunk's columns. */

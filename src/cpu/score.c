@@ -189,6 +189,6 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
         shape_panel(run, block, panel, tile, j1 - j0, from_j0);
         if (use)
-            use(run, block, chunk, panel, tile, from_j0, j1 - j0);
+            use(w, block, chunk, panel, tile, from_j0, j1 - j0);
     }
 }

@@ -22,15 +22,20 @@ static struct skl_panel_state *state_of(const struct skl_run *run, const struct 
     return &block->states[chunk * run->plan.panels + panel];
 }
 
-static void push_panel(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+static void push_panel(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
                        float *const y[2], int n)
 {
+    const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     struct skl_panel_state *state = state_of(run, block, chunk, panel);
     int j0, j1;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     skl_push_details(run, block, chunk, panel, tile * block->bk + j0, y, n); /* before scores become exponentials */
     if (run->work->form != SKL_FORM_KL) {
+        if (block->picks)
+            skl_pick_columns(w, block, chunk, panel, tile * block->bk + j0, n, y[run->work->student]);
+        if (block->picks && !skl_topk_sums(run->work))
+            return;
         if (block->lists)
             skl_take_listed(run, block, panel, tile * block->bk + j0, n, y[run->work->student]);
         for (int side = 0; side < 2; side++)
@@ -49,9 +54,10 @@ static void push_panel(const struct skl_run *run, struct skl_block *block, int64
 }
 
 /* The second sweep: the LSEs are known. */
-static void sum_panel(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
+static void sum_panel(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
                       float *const y[2], int n)
 {
+    const struct skl_run *run = w->run;
     (void)tile;
     skl_count_ranks(run, block, chunk, panel, y, n);
     if (skl_sweeps(run->work->form) == 2)
@@ -76,7 +82,7 @@ static void use_kept_tile(const struct skl_worker *w, struct skl_block *block, i
     for (int panel = w->from, j0, j1; panel < w->to && panel * nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         float *const mine[2] = {y[0] + panel * panel_stride + j0 * nr, y[1] + panel * panel_stride + j0 * nr};
-        use(run, block, chunk, panel, tile, mine, j1 - j0);
+        use(w, block, chunk, panel, tile, mine, j1 - j0);
     }
 }
 
@@ -87,6 +93,8 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
     for (int panel = w->from; panel < w->to; panel++) skl_empty_state(run, block, chunk, panel);
     skl_chunk_range(block, chunk, &first, &last);
+    if (block->picks)
+        skl_begin_picks(w, block);
     for (int64_t tile = first; tile < last; tile++) {
         float *y[2];
         int64_t stride = tile_place(w, block, tile, keep, y);
@@ -95,4 +103,6 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
         else
             skl_score_tile(w, block, chunk, tile, y, stride, second ? sum_panel : push_panel);
     }
+    if (block->picks)
+        skl_end_picks(w, block, chunk);
 }

@@ -21,6 +21,7 @@
 #include "index.h"
 #include "pool.h"
 #include "shape.h"
+#include "topk.h"
 
 /* f32 fused multiply-adds on operands of any dtype, which become f32 in the packs. */
 static const struct skl_products fma_products = {
@@ -102,4 +103,5 @@ const struct skl_kernels KERNELS = {
     .mark_live = mark_live,
     .sum_rows = sum_rows,
     .exp2 = exp2_panel,
+    .pick = pick,
 };
