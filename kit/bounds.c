@@ -167,7 +167,7 @@ static void noise_of_row(const struct kit_fixture *f, int64_t row, double g, str
             room->noise.logit[side][j] = f->allow.rows * 0x1p-24 * size * fabs(g) * on[side] * slope[side];
             room->noise.dx[side][j] = unit[side] * rounded_dx(f, r, side, j);
         }
-        if (j == label) /* dz is the difference of q and the label's 1, and rounds as that 1 does */
+        if (f->p.labels && j == label) /* dz is the difference of q and the label's 1, and rounds as that 1 does */
             room->noise.logit[S][j] += f->allow.rows * 0x1p-24 * fabs(g * f->p.labels->weight) * f->p.temperature *
                                        slope[S];
     }

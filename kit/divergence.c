@@ -81,7 +81,7 @@ const struct kit_divergence kit_divergences[KIT_DIVERGENCE_COUNT] = {
 };
 
 const char *const kit_divergence_names[KIT_DIVERGENCE_COUNT + 1] = {
-#define DIVERGENCE(number, name, sweeps, rows, sums, sensitivity) [number] = name,
+#define DIVERGENCE(number, name, sweeps, rows, sums, sensitivity) [number] = (name),
     KIT_DIVERGENCES(DIVERGENCE)
 #undef DIVERGENCE
 };

@@ -39,9 +39,9 @@ void kit_index_range(const struct skl_problem *p, int64_t b, int64_t i, int64_t 
     if (p->window_right >= 0 && diagonal + p->window_right + 1 < *hi)
         *hi = diagonal + p->window_right + 1;
     if (p->begin.data)
-        *lo = fmax((double)*lo, of_row(&p->begin, b, i));
+        *lo = (int64_t)fmax((double)*lo, of_row(&p->begin, b, i));
     if (p->end.data)
-        *hi = fmin((double)*hi, of_row(&p->end, b, i));
+        *hi = (int64_t)fmin((double)*hi, of_row(&p->end, b, i));
     *lo += first, *hi += first;
 }
 

@@ -509,7 +509,7 @@ int skl_reference_run(const struct skl_problem *p, struct skl_reference *out)
 {
     int64_t rows = skl_reference_rows(p), columns = skl_reference_columns(p);
     double total = total_weight(p), value = 0;
-    double *grad_x = malloc((size_t)columns * 2 * sizeof *grad_x);
+    double *grad_x = calloc((size_t)columns * 2 + 1, sizeof *grad_x);
     if (!grad_x)
         return -1;
     clear(p, &p->s, &out->s);

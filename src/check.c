@@ -16,7 +16,7 @@
 static const double LARGEST_EXPONENT = 16, LEAST_EXPONENTS = 1e-3;
 
 /* How many divergences there are, and the names that people know them by. */
-#define SKL_DIVERGENCE(divergence, name, form, student, param_p, param_q) [divergence] = name,
+#define SKL_DIVERGENCE(divergence, name, form, student, param_p, param_q) [divergence] = (name),
 static const char *const divergence_names[] = {
 #include "divergences.def"
 };

@@ -112,7 +112,7 @@ static void dz_tile(const struct skl_worker *w, struct skl_block *block, int64_t
                 skl_hide_keys(run, block, panel, tile, 0, from_j0);
         }
         for (int side = 0; side < 2; side++)
-            if (run->work->grads & 1 << side)
+            if ((run->work->grads & 1 << side) && live[side])
                 count[side] += mark_panel(run, block, panel, side, j0, j1, at[side],
                                           live[side] + panel * SKL_STRIPS_MAX,
                                           w->scratch.entries[side] + panel * SKL_BK);

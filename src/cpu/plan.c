@@ -458,7 +458,8 @@ static void choose_alone(const struct skl_work *w, struct skl_plan *plan)
 
 static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 {
-    int64_t nr = plan->kernels->nr, groups = plan->groups, block = BLOCK, seen = seen_tiles(w, plan, BLOCK_NEAR);
+    int64_t nr = plan->kernels->nr, groups = plan->groups, block = BLOCK,
+            seen = most(seen_tiles(w, plan, BLOCK_NEAR), 1);
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
         block = plan->kept_tiles > NEAR_TILES || (plan->alone && plan->rows <= BLOCK_FAR) ? BLOCK_FAR : BLOCK_NEAR;
     if (w->shard.exchange) /* the shards agreed on it */

@@ -124,7 +124,7 @@ static void task_tile_columns(struct skl_worker *w, struct skl_block *block, int
 {
     const struct skl_run *run = w->run;
     int64_t steps = skl_dim_steps(run->work, &run->plan, 0) + skl_dim_steps(run->work, &run->plan, 1);
-    if (block->n)
+    if (block->n && steps)
         skl_grad_tile_columns(w, block, part / steps, part % steps);
 }
 

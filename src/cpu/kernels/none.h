@@ -3,6 +3,7 @@
  * Without a teacher: no divergence. dz is what labels make of the student's probability: own q.
  */
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): as all of its table */
 static void dz_none(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)
 {
     (void)x_p, (void)want;

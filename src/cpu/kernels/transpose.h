@@ -30,12 +30,12 @@ typedef int32_t lane_numbers __attribute__((vector_size(4 * LANES)));
 #define SHUFFLED_(p, q, ...) __builtin_shuffle(p, q, (lane_numbers){__VA_ARGS__})
 #endif
 /* x is an array of LANES vectors of 'type'. */
-#define EXCHANGE_BLOCKS(type, x, s)                          \
-    UNROLLED for (int i = 0; i < LANES; i++) if (!(i & (s))) \
-    {                                                        \
-        type p = x[i], q = x[i + (s)];                       \
-        x[i] = SHUFFLED_(p, q, EACH_LANE_(UPPER_, s));       \
-        x[i + (s)] = SHUFFLED_(p, q, EACH_LANE_(LOWER_, s)); \
+#define EXCHANGE_BLOCKS(type, x, s)                            \
+    UNROLLED for (int i = 0; i < LANES; i++) if (!(i & (s)))   \
+    {                                                          \
+        type p = (x)[i], q = (x)[i + (s)];                     \
+        (x)[i] = SHUFFLED_(p, q, EACH_LANE_(UPPER_, s));       \
+        (x)[i + (s)] = SHUFFLED_(p, q, EACH_LANE_(LOWER_, s)); \
     }
 
 /* Lane l of x[i] becomes lane i of x[l]. */

@@ -67,11 +67,11 @@ static enum skl_status put_tops(const struct skl_gpu_run *run, enum skl_row_name
 {
     const struct skl_work *w = &run->work;
     struct skl_gpu_put_tops args = {.tops = run->memory.tops,
-                                    .limits = limits,
                                     .rows = w->rows,
                                     .heads = (int32_t)w->heads,
                                     .n = (int32_t)w->n,
                                     .slots = run->plan.states};
+    args.limits = limits;
     for (int side = 0; side < 2; side++) args.to[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, of_s, side)]);
     return skl_gpu_start(run, SKL_ROLE_put_tops, skl_gpu_row_blocks(run, SKL_ROLE_put_tops), 1, &args, sizeof args);
 }

@@ -117,7 +117,7 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
      * sum S. f16 ends at 65504. */
     int lists = w->listed.reverse || (w->listed.given && w->listed.tail == SKL_TAIL_ZERO);
     int large = skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 || w->raw || lists;
-    return !half ? 1 : large ? 256 : 16384;
+    return !half ? 1.0F : large ? 256.0F : 16384.0F;
 }
 
 static enum skl_status sum_weights(const struct skl_gpu_run *run)
@@ -435,8 +435,10 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
 
 static void use_if_missing(struct skl_rows *r, float *instead, const struct skl_work *w)
 {
-    if (!r->data && instead)
-        *r = (struct skl_rows){(char *)instead, {w->heads * w->n, w->n, 1}};
+    if (!r->data && instead) {
+        *r = (struct skl_rows){.stride = {w->heads * w->n, w->n, 1}};
+        r->data = (char *)instead;
+    }
 }
 
 static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *finished)
