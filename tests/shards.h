@@ -43,7 +43,7 @@ struct shard {
 void meeting_begin(struct meeting *m, int shards);
 void meeting_end(struct meeting *m);
 /* The shard's callback: merges everybody's states in the order of the ranks. */
-int meet(void *shard, struct skl_state *states, int64_t rows);
+int meet(void *data, struct skl_state *states, int64_t rows);
 
 /* Shards of the columns cut[k] .. cut[k+1]-1, with an exchange of 'rows' rows each. */
 void shards_begin(struct kit_fixture *f, struct meeting *m, int n, const int64_t *cut, int64_t rows, enum skl_call call,

@@ -13,7 +13,7 @@ static void *test_dlsym(void *library, const char *name);
 
 #define dlopen test_dlopen
 #define dlsym test_dlsym
-#include "../src/cuda/host/cudart.c"
+#include "../src/cuda/host/cudart.c" /* NOLINT(bugprone-suspicious-include): with the functions above inside it */
 #undef dlopen
 #undef dlsym
 
@@ -129,9 +129,9 @@ static void *test_dlsym(void *library, const char *name)
 
 /* --------------------------------------------------------------------------------- a runtime of our own --- */
 
-cudaError_t cudaGetDeviceCount(int *n)
+cudaError_t cudaGetDeviceCount(int *count)
 {
-    *n = fake.driver_error ? 0 : DEVICES;
+    *count = fake.driver_error ? 0 : DEVICES;
     return (cudaError_t)fake.driver_error;
 }
 
@@ -212,23 +212,23 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
     return (cudaError_t)fails("cudaLaunchKernel");
 }
 
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
+cudaError_t cudaMemsetAsync(void *devPtr, int value, size_t count, cudaStream_t stream)
 {
-    (void)data, (void)value, (void)bytes, (void)stream;
+    (void)devPtr, (void)value, (void)count, (void)stream;
     return cudaSuccess;
 }
 
-cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t stream)
+cudaError_t cudaMallocAsync(void **devPtr, size_t size, cudaStream_t hStream)
 {
-    (void)bytes, (void)stream;
+    (void)size, (void)hStream;
     CHECK(!fake.no_pools, "cudaMallocAsync without pools");
-    *data = &fake, fake.allocations++;
+    *devPtr = &fake, fake.allocations++;
     return (cudaError_t)fails("cudaMallocAsync");
 }
 
-cudaError_t cudaFreeAsync(void *data, cudaStream_t stream)
+cudaError_t cudaFreeAsync(void *devPtr, cudaStream_t hStream)
 {
-    (void)data, (void)stream;
+    (void)devPtr, (void)hStream;
     return cudaSuccess;
 }
 

@@ -28,8 +28,8 @@ static struct kit_case window_case(void)
     struct kit_case c = kit_attention_case(test_between(300, 900), 0, test_between(1, 30));
     c.cols = c.rows + test_between(-100, 200);
     c.heads = test_between(1, 2), c.key_heads[S] = c.key_heads[T] = 1;
-    c.left = test_between(0, 150), c.right = test_between(0, 60), c.causal = test_between(0, 1);
-    c.weights = test_between(0, 2), c.own = test_between(0, 1), c.dtype[S] = test_between(0, 2);
+    c.left = test_between(0, 150), c.right = test_between(0, 60), c.causal = (int)test_between(0, 1);
+    c.weights = (int)test_between(0, 2), c.own = (int)test_between(0, 1), c.dtype[S] = (int)test_between(0, 2);
     kit_set_divergence(&c, (int)test_between(0, 3));
     return c;
 }

@@ -123,7 +123,7 @@ static void check_equal(const struct made *x, const struct made *y)
     const float *p = (const float *)x, *q = (const float *)y;
     long different = 0, at = -1;
     for (size_t i = 0; i < sizeof *x / sizeof *p; i++)
-        if (memcmp(&p[i], &q[i], 4) && !(isnan(p[i]) && isnan(q[i])))
+        if (memcmp(&p[i], &q[i], 4) != 0 && !(isnan(p[i]) && isnan(q[i])))
             different++, at = (long)i;
     CHECK(different == 0, "%ld numbers differ, the last at %ld: %a and %a", different, at, at < 0 ? 0.0 : (double)p[at],
           at < 0 ? 0.0 : (double)q[at]);

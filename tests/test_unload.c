@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < 20; k++) {
         test_context("time %d", k);
         void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-        if (!CHECK(library, "%s", dlerror()))
+        if (!CHECK(library, "%s", dlerror()) || !library)
             break;
         CHECK(call(library) == 0, "equal sides have a divergence");
         CHECK(!before || tasks() == before + THREADS - 1, "%d threads", tasks());

@@ -128,12 +128,15 @@ static enum skl_status attributes_of(int index, struct attributes *a)
                                  .pools = (int)(packed >> 63)};
         return SKL_OK;
     }
+    *a = (struct attributes){0};
     enum skl_status status = ask(index, a);
+    if (status)
+        return status;
     packed = (uint64_t)(a->pools != 0) << 63 | (uint64_t)a->capability << 48 | (uint64_t)a->processors << 32 |
              (uint32_t)a->shared;
-    if (!status && cached)
+    if (cached)
         atomic_store(&known[index], packed);
-    return status;
+    return SKL_OK;
 }
 
 static enum skl_status check_capability(int index)
