@@ -225,7 +225,7 @@ static void release(void *data, void *stream)
 
 static double *numbers(const void *data, int64_t rows, int64_t cols, int64_t ld, int dtype)
 {
-    double *x = malloc((size_t)(rows * cols) * sizeof *x);
+    double *x = calloc((size_t)(rows * cols) + 1, sizeof *x);
     struct skl_tensor t = skl_vector(dtype, data, rows * ld);
     for (int64_t i = 0; i < rows * cols; i++) x[i] = kit_get(&t, i / cols * ld + i % cols);
     return x;

@@ -253,7 +253,7 @@ static void add_row(struct kit_fixture *f, struct squares *sum)
 {
     static const int dz[2] = {KIT_BIAS_S, KIT_BIAS_T};
     struct references r;
-    struct eager e;
+    struct eager e = {0};
     eager_row(f, &e);
     kit_expect(f);
     begin(f, &r);

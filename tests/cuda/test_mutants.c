@@ -330,7 +330,7 @@ static void try_mutant(const char *unit, const char *kernel, struct subject *s, 
     size_t n = strlen(instead);
     int k = 0; /* schedules of one variant, then of the next */
     memcpy(old, at, n);
-    memcpy(at, instead, n);
+    memcpy(at, instead, n); /* NOLINT(bugprone-not-null-terminated-result): in the middle of a text */
     CHECK(test_device_replace(unit, text), "%s line %d, %s: %s", unit, line, what, emu_message());
     for (; k < VARIANTS * COUNT(schedules) && !*killer; k++) {
         struct subject *v = s + k / COUNT(schedules);
@@ -392,7 +392,7 @@ static struct tally mutate_unit(const char *unit)
     const char *original = test_device_ptx(unit);
     char kernel[64] = "";
     int line = 1, ready = 0;
-    if (!CHECK(original != NULL, "no PTX of %s", unit))
+    if (!CHECK(original != NULL, "no PTX of %s", unit) || !original)
         return tally;
     char *text = strdup(original);
     for (char *at = text; *at; line++) {

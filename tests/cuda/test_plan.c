@@ -72,7 +72,7 @@ static void split_rule(void)
     };
     for (int k = 0; k < COUNT(table); k++) {
         struct kit_fixture f;
-        struct skl_gpu_plan plan;
+        struct skl_gpu_plan plan = {0};
         struct kit_case c = tensor_core_case(1, 1, 8);
         test_build(&f, &c);
         test_device_adopt(&f);
@@ -135,7 +135,7 @@ static void kernel_choice(void)
         for (int use = 0; use < 2; use++) {
             struct kit_case c = use ? kit_linear_case(5, 7, 1) : kit_attention_case(5, 7, 1);
             struct kit_fixture f;
-            struct skl_gpu_plan plan;
+            struct skl_gpu_plan plan = {0};
             for (int s = 0; s < 2; s++) c.dim[s] = table[k].dim[s], c.dtype[s] = table[k].type[s];
             c.scale[S] = table[k].scale, c.softcap[S] = table[k].softcap;
             c.layout = table[k].layout, c.place = table[k].place;
@@ -173,7 +173,7 @@ static void fused_choice(void)
     for (int k = 0; k < COUNT(table); k++) {
         struct kit_case c = tensor_core_case(5, 7, table[k].dim);
         struct kit_fixture f;
-        struct skl_gpu_plan plan;
+        struct skl_gpu_plan plan = {0};
         c.use = table[k].linear ? SKL_LINEAR : SKL_ATTENTION, c.grads = table[k].grads;
         test_build(&f, &c);
         test_device_adopt(&f);
@@ -201,7 +201,7 @@ static void limits(void)
     for (int k = 0; k < COUNT(table); k++) {
         struct kit_case c = kit_linear_case(table[k].rows, table[k].cols, table[k].dim);
         struct kit_fixture f;
-        struct skl_gpu_plan plan;
+        struct skl_gpu_plan plan = {0};
         size_t bytes, least;
         c.dtype[S] = c.dtype[T] = table[k].type, c.own = table[k].own, c.bias[S] = c.bias[T] = table[k].bias;
         c.place = KIT_ALIGNED;
@@ -253,7 +253,7 @@ static void offsets(void)
 {
     struct kit_case c = kit_linear_case(300, 700, 64);
     struct kit_fixture f;
-    struct skl_gpu_plan plan;
+    struct skl_gpu_plan plan = {0};
     c.divergence = SKL_JSD, c.dtype[S] = c.dtype[T] = SKL_BF16, c.own = 1, c.bias[S] = c.bias[T] = 1;
     c.place = KIT_ALIGNED;
     test_build(&f, &c);
@@ -372,7 +372,7 @@ static void slabs(void)
     for (int k = 0; k < COUNT(table); k++) {
         struct kit_case c = kit_linear_case(300 / table[k].lead, 290, table[k].dim);
         struct kit_fixture f;
-        struct skl_gpu_plan plan;
+        struct skl_gpu_plan plan = {0};
         size_t least = 0;
         c.dtype[S] = c.dtype[T] = table[k].type, c.own = table[k].own, c.divergence = table[k].divergence;
         c.weights = table[k].weights, c.place = KIT_ALIGNED;
