@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of safetensors that are there when they are whole."""
+"""Files of safetensors that are there when they are whole, and files that cannot be written."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import uuid
-from typing import Dict, Optional
+from typing import TYPE_CHECKING, Dict, Optional
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_whole(path: pathlib.Path, tensors: Dict[str, Tensor], text: Optional[Dict[str, str]] = None) -> None:
@@ -23,3 +24,20 @@ def write_whole(path: pathlib.Path, tensors: Dict[str, Tensor], text: Optional[D
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def unwritable(path: pathlib.Path) -> str:
+    """Why nothing can be written there; empty if it can. What is there stays as it is."""
+    if not path.resolve().parent.is_dir():
+        return "there is no such folder"
+    if path.is_dir():
+        return "it is a folder, and must be a file"
+    new = not path.exists()
+    try:
+        with open(path, "ab"):
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        return f"it cannot be written ({error.strerror})"
+    return ""

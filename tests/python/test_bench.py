@@ -198,7 +198,9 @@ def test_patience(monkeypatch, capsys):
     assert not any("skipped" in row for row in rows_of(out, "streamkl"))
 
 
-@pytest.mark.parametrize("bad", (["--seq-lens", "0"], ["--ways", "magic"], ["--dtype", "f8"], ["--labels"]))
+@pytest.mark.parametrize(
+    "bad", (["--seq-lens", "0"], ["--ways", "magic"], ["--dtype", "f8"], ["--labels"], ["--csv", "/proc/x/y"])
+)
 def test_bad_options(bad):
     with pytest.raises(SystemExit) as stop:
         cli.run(bad)

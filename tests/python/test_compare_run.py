@@ -168,9 +168,9 @@ def test_files_and_gate(root, tmp_path, capsys):
     assert "there is no such folder" in capsys.readouterr().err
     assert cli.run([*base, "--csv", str(tmp_path)]) == cli.UNUSABLE
     assert "it is a folder, and must be a file" in capsys.readouterr().err
-    assert cli._unwritable(tmp_path / "new.html") == "" and not (tmp_path / "new.html").exists()
+    assert cli.unwritable(tmp_path / "new.html") == "" and not (tmp_path / "new.html").exists()
     before = files["csv"].read_bytes()
-    assert cli._unwritable(files["csv"]) == "" and files["csv"].read_bytes() == before
+    assert cli.unwritable(files["csv"]) == "" and files["csv"].read_bytes() == before
     for text in ("mean_kld", "kld>1", "mean_kld>x"):
         with pytest.raises(SystemExit):
             cli.run([*base, "--fail-if", text])

@@ -94,6 +94,15 @@ def test_drawn_again(tmp_path, capsys):
         front.run(["--lengths", "0"])
 
 
+def test_where_nothing_can_be_written(tmp_path, capsys):
+    """Told before anything is measured."""
+    (tmp_path / "file").write_text("")
+    for path, rule in ((tmp_path, "it is a folder"), (tmp_path / "file" / "x.svg", "its folder cannot be made")):
+        with pytest.raises(SystemExit) as stop:
+            front.run(["--out", str(path)])
+        assert stop.value.code == 2 and rule in capsys.readouterr().err
+
+
 def test_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(front, "WAYS", ("streamkl", "eager"))
     small = "--lengths 8 16 --attention-lengths 8 16 --vocab 32 --width 8 --heads 2 --head-width 8".split()

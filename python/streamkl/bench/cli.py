@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
 from contextlib import ExitStack, closing
 from typing import Dict, List
 
 import torch
 
+from .._files import unwritable
 from . import bars, labels, ranks, report
 from .case import DTYPES, Case
 from .labels import Lines
@@ -99,6 +101,10 @@ def run(argv: List[str]) -> int:
         for value in values if isinstance(values, list) else [values]:
             if value is not None and value < 1:
                 p.error(f"cannot use --{name.replace('_', '-')} {value}: it must be at least 1")
+    for name in ("csv", "plot"):
+        rule = unwritable(pathlib.Path(getattr(args, name))) if getattr(args, name) else ""
+        if rule:
+            p.error(f"cannot use --{name} {getattr(args, name)}: {rule}")
     if args.labels and not args.bars:
         p.error("cannot use --labels without --bars: it is one of its parts")
     if args.ranks and (args.attention or args.bars):

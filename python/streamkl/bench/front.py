@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict
 from typing import Any, Dict, List, Sequence
 
+from .._files import unwritable
 from .case import DTYPES, Case
 from .measure import Result, machine
 from .picture import draw
@@ -64,6 +65,14 @@ def run(argv: Sequence[str]) -> int:
         for value in getattr(args, name):
             if value < 1:
                 p.error(f"cannot use --{name.replace('_', '-')} {value}: it must be at least 1")
+    for path in filter(None, (args.out, args.save)):  # before an hour of work, not after it
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rule = unwritable(path)
+        except OSError as error:
+            rule = f"its folder cannot be made ({error.strerror})"
+        if rule:
+            p.error(f"cannot write {path}: {rule}")
     try:
         stored = json.loads(args.source.read_text()) if args.source else _measured(args)
         results = _results(stored)
@@ -73,10 +82,8 @@ def run(argv: Sequence[str]) -> int:
         print(f"streamkl: cannot use --from {args.source}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     if args.save:
-        args.save.parent.mkdir(parents=True, exist_ok=True)
         args.save.write_text(json.dumps(stored, indent=1) + "\n")
     groups = [[r for r in results if r.case.attention is kind] for kind in (False, True)]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(draw([group for group in groups if group], stored["machine"]))
     print(args.out)
     return 0

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import Any, Dict, List, NamedTuple
 
+from .._files import unwritable
 from .fields import FIELDS
 
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -109,26 +110,9 @@ def _writable(args: argparse.Namespace) -> None:
     for name in ("html", "json", "markdown", "csv", "save_states"):
         given = getattr(args, name)
         if given:
-            rule = _unwritable(pathlib.Path(given))
+            rule = unwritable(pathlib.Path(given))
             if rule:
                 raise ValueError(f"streamkl: cannot use --{name.replace('_', '-')} = {given!r}: {rule}")
-
-
-def _unwritable(path: pathlib.Path) -> str:
-    """Why nothing can be written there; empty if it can. What is there stays as it is."""
-    if not path.resolve().parent.is_dir():
-        return "there is no such folder"
-    if path.is_dir():
-        return "it is a folder, and must be a file"
-    new = not path.exists()
-    try:
-        with open(path, "ab"):
-            pass
-        if new:
-            path.unlink()
-    except OSError as error:
-        return f"it cannot be written ({error.strerror})"
-    return ""
 
 
 def run(arguments: List[str]) -> int:
