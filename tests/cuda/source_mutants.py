@@ -253,8 +253,6 @@ MUTANTS = [
     ('keys.cuh', 'key_kernels', 'sum * s.share', 'sum', 'a sum of heads instead of their mean'),
     ('key_kernels.cu', 'key_kernels', 'start + (int)from', '(int)from', "where a packed sequence's keys start"),
     ('key_kernels.cu', 'key_kernels', '{0, bad ? -1 : 0}', '{0, 0}', 'ids that are no keys'),
-    ('key_kernels.cu', 'key_kernels', 'bad || !sees_some(args, row, row.range.lo, row.range.hi)', 'bad',
-     'rows that see no listed key'),
     ('key_kernels.cu', 'key_kernels', 'l * exp2(s.head_factor * (m - high)) + exp2', 'l + exp2', "a head's l under another m"),
     ('key_kernels.cu', 'key_kernels', '? dx * activation(s, x) : 0', '? dx * x : 0', 'dw without its ReLU'),
     ('key_kernels.cu', 'key_kernels', ' && slope_of_activation(s, x) != 0', '', 'the derivative of ReLU'),
