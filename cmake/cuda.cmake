@@ -35,6 +35,7 @@ set(cuda_planning
   src/cuda/host/keys.c
   src/cuda/host/labels.c
   src/cuda/host/lists.c
+  src/cuda/host/mixture.c
   src/cuda/host/plan.c
   src/cuda/host/run.c
   src/cuda/host/sinks.c

@@ -177,13 +177,6 @@ struct kit_case kit_random_device_case(struct kit_random *r)
     return c;
 }
 
-/* Of teachers that are mixtures a device has those of one head each, with given LSEs. */
-static void unmix(struct kit_case *c, struct kit_random *r)
-{
-    c->mix = 0, c->map = 0, c->lses = 1;
-    c->key_heads[T] = divisor_of(r, kit_teacher_heads(c));
-}
-
 struct kit_case kit_random_device_keys(struct kit_random *r)
 {
     struct kit_case c;
@@ -198,7 +191,6 @@ struct kit_case kit_random_device_keys(struct kit_random *r)
 struct kit_case kit_random_device_mixture(struct kit_random *r)
 {
     struct kit_case c = kit_random_mixture(r);
-    unmix(&c, r);
     kit_for_device(&c, r);
     return c;
 }
@@ -206,9 +198,7 @@ struct kit_case kit_random_device_mixture(struct kit_random *r)
 struct kit_case kit_random_device_sinks(struct kit_random *r)
 {
     struct kit_case c = kit_random_sinks(r);
-    if (c.mix || c.map)
-        unmix(&c, r);
-    if (c.packed)
+    if (c.packed || c.mix > 1)
         c.details = 0, c.mass_ids = 0; /* it does not tell all of them */
     kit_for_device(&c, r);
     return c;

@@ -28,6 +28,7 @@ static struct {
     int products, launches, prepared, allocated, inside;
     int cannot_prepare;
     int sink_blocks, sink_pushes;
+    int heads_swept, members_made, gathered;
 } seen;
 
 /* Addresses that are never mapped, each tensor in a terabyte of its own. */
@@ -66,6 +67,8 @@ static enum skl_status launch(const struct skl_gpu_launch *l, void *stream)
     if (!strcmp(l->kernel, "sum_weights"))
         seen.scalars = ((const struct skl_gpu_sum_weights *)l->args)->scalars;
     seen.sink_blocks += strcmp(l->kernel, "sum_sinks") ? 0 : (int)l->grid_x;
+    seen.heads_swept += !strcmp(l->kernel, "mixed_bf16_lse"), seen.members_made += !strcmp(l->kernel, "make_members");
+    seen.gathered += !strcmp(l->kernel, "gather_heads");
     seen.sink_pushes += !strcmp(l->kernel, "push_sinks");
     const struct skl_gpu_convert *convert = l->args;
     if (!strcmp(l->kernel, "convert"))
@@ -359,6 +362,41 @@ static void keys(void)
     }
 }
 
+/* Mixed heads: where their LSEs are not given, a sweep of each of them, in a backward, too; each is made ready once. A map to one
+ * head each is two copies. */
+static void mixed_heads(void)
+{
+    for (int k = 0; k < 4; k++) {
+        int given = k & 1, mapped = k >> 1;
+        struct skl_tensor a = skl_on_cuda(skl_heads(SKL_BF16, address(0), 2, 5, 300, 64), 0);
+        struct skl_tensor b = skl_on_cuda(skl_heads(SKL_BF16, address(1), 2, 5, 70, 64), 0);
+        struct skl_tensor many = skl_on_cuda(skl_heads(SKL_BF16, address(2), 2, 15, 300, 64), 0);
+        struct skl_problem p = skl_attention(a, b, many, b);
+        struct skl_outputs out = skl_no_outputs(), saved = skl_no_outputs();
+        struct skl_tensor *rows[] = {&saved.loss, &saved.lse_s, &saved.lse_t, &p.lse_t};
+        for (int i = 0; i < 3 + given; i++) {
+            *rows[i] = skl_on_cuda(skl_heads(SKL_F32, address(10 + i), 2, i == 3 ? 15 : 5, 300, 1), 0);
+            rows[i]->ndim = 3;
+        }
+        p.stream = address(51);
+        if (mapped) {
+            p.head_map = skl_on_cuda(skl_vector(SKL_F32, address(5), 5), 0);
+            p.head_map.dtype = SKL_I32;
+        } else {
+            p.mix_t = 3;
+        }
+        out.s.a = a, out.s.a.data = address(3);
+        for (int backward = 0; backward < 2; backward++) {
+            memset(&seen, 0, sizeof seen);
+            test_context("mixed heads, LSEs given %d, mapped %d, backward %d", given, mapped, backward);
+            CHECK_STATUS(backward ? skl_backward(&p, &saved, &out) : skl_value_and_grad(&p, &out), SKL_OK);
+            CHECK(seen.heads_swept == (given || mapped ? 0 : 3) && seen.members_made == (mapped ? 0 : 3),
+                  "%d heads swept, %d made", seen.heads_swept, seen.members_made);
+            CHECK(seen.gathered == (mapped ? 2 : 0), "%d copies", seen.gathered);
+        }
+    }
+}
+
 int main(void)
 {
     test_begin("test_launches");
@@ -369,5 +407,6 @@ int main(void)
     cleared();
     many_heads();
     sinks();
+    mixed_heads();
     return test_end();
 }

@@ -294,14 +294,14 @@ struct skl_problem {
      * column that is named twice counts twice, one that the row does not see has no mass. */
     struct skl_tensor mass_ids;
 
-    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA without head_map, and with mix_t above 1 only
-     * beside support. t.a has Ht heads, t.b some number that divides Ht; student head h is compared with the mean of the
-     * softmaxes of the teacher's heads
+    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA head_map not beside support. t.a has Ht
+     * heads, t.b some number that divides Ht; student head h is compared with the mean of the softmaxes of the teacher's heads
      *     h mix_t .. h mix_t + mix_t - 1 (Ht = H mix_t),    or head_map[h][0 .. mix_t-1].
      * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a mixture
      * that f32 may not hold; with partial rows only if lse_t is given. */
     int64_t mix_t;
-    struct skl_tensor head_map; /* optional i32 [H] or [H, mix_t] (mix_t may then be 0): heads of t.a */
+    /* Optional i32 [H] or [H, mix_t] (mix_t may then be 0): heads of t.a. CUDA does not look before the call: others give NaN. */
+    struct skl_tensor head_map;
     /* Optional f32 [B, Ht, N]: log-denominators of the teacher's heads, of whatever they were summed over (more keys, a sink).
      * The target is t = mean of e^{z - lse}, and the heads are gone through once instead of twice. -inf: t = 0.
      * Of a single head that is divided by its sum it cancels, and is not read. */

@@ -93,7 +93,7 @@ def attention_kl(
     return_lse: also return the log-sum-exps of both sides, (loss, lse_s, lse_t), [B, H, N] f32, not differentiable.
     mix_t: g teacher heads for each of the student's: q_t has H g heads, and student head h is compared with the mean of
         the softmaxes of heads h g .. h g + g - 1. head_map [H] or [H, g] names the teacher's heads instead. The teacher
-        then gets no gradient. On the CPU; not for "reverse" and "alpha_beta". docs/attention.md has a picture.
+        then gets no gradient. Not for "reverse" and "alpha_beta". docs/attention.md has a picture.
     lse_t: [B, heads of q_t, N], log-denominators of the teacher's heads that are known already: of these keys, or of more
         (a window, a sink, compressed keys). The target is then t = mean of exp(z - lse), and its heads are gone through
         once instead of twice.

@@ -41,6 +41,24 @@ struct skl_gpu_side {
     float param; /* the divergence's number of this side: ../divergences.def */
 };
 
+/* A row's numbers of one head of a mixture: its part of t is 2^(factor (x - m) + log_share). */
+struct skl_gpu_member {
+    float m;         /* a score */
+    float log_share; /* -log2(l members); -3e38: no mass */
+};
+
+/* A side that is the mean of the softmaxes of several heads, whose operands are the side's; as scores log2 t the side has neither
+ * softcap nor factor: those of the heads are here. */
+struct skl_gpu_mixture {
+    const struct skl_gpu_member *member; /* [members][rows] */
+    const int32_t *map;                  /* heads of a, [head of rows][member]; NULL: h members + k */
+    int64_t map_stride[2];
+    int32_t members, heads; /* of a row, 0: there is no mixture; of a */
+    float inner, cap, factor;
+    int32_t side;            /* which it is */
+    int32_t alone, reserved; /* *_lse: the member */
+};
+
 /* Columns lo .. hi-1; lo = hi = 0 for a row without work: no column, or weight 0. */
 struct skl_gpu_range {
     int32_t lo, hi;
@@ -54,6 +72,7 @@ struct skl_gpu_problem {
     int32_t columns;
     int32_t tiles; /* of rows, in one head: blockIdx.x = head x tiles + tile */
     const struct skl_gpu_range *range;
+    struct skl_gpu_mixture mixture;
 };
 
 /* Numbers of a row state, each [splits][rows] in this order: m (a score) and l of P and Q; acc (base 2). */
@@ -171,6 +190,30 @@ struct skl_gpu_find_ranges {
 struct skl_gpu_raw {
     struct skl_gpu_vector given; /* log-denominators of P's logits; data NULL: z is log t */
     int32_t is, reserved;
+};
+
+/* make_members: of one head, from the states that its sweep left or from LSEs as they were given. */
+struct skl_gpu_make_members {
+    struct skl_gpu_mixture mixture;
+    struct skl_gpu_vector given; /* over batch, head of a and query; data NULL: from the states */
+    const float *state;          /* [splits][SKL_STATES][rows] */
+    const struct skl_gpu_range *range;
+    int64_t rows;
+    int32_t heads, n, splits, member;
+    double unit;                /* of a head's scores */
+    struct skl_gpu_vector sink; /* of the heads of a; data NULL: none */
+    double temperature;
+    float *sink_score;         /* [rows], behind the last head; NULL: not wanted */
+    struct skl_gpu_member *to; /* [rows] */
+};
+
+/* gather_heads: [batch][heads][rows][dim], contiguous, of the heads that the map names. */
+struct skl_gpu_gather_heads {
+    struct skl_gpu_mixture mixture; /* of one head each */
+    struct skl_gpu_matrix from;
+    char *to;
+    int64_t rows, all; /* of a head; of all: a block each, or turn by turn as in convert */
+    int32_t heads, dim, share, reserved;
 };
 
 /* One more column of every row, with the score sink / divisor; data NULL of a flat side: 0. */

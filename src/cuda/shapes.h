@@ -21,6 +21,13 @@
 #define SKL_STREAM_STATES 2 /* that a split of the columns leaves of each row */
 #define SKL_STREAM_SHARED (3 * (SKL_STREAM_ROWS + SKL_STREAM_COLUMNS) * 128 + 8 * SKL_STREAM_ROWS)
 
+/* mixed_*: two blocks on a multiprocessor */
+#define SKL_MIXED_ROWS 128
+#define SKL_MIXED_COLUMNS 64
+#define SKL_MIXED_THREADS 128
+#define SKL_MIXED_STATES 1
+#define SKL_MIXED_SHARED (3 * (SKL_MIXED_ROWS + SKL_MIXED_COLUMNS) * 128 + 8 * SKL_MIXED_ROWS)
+
 /* rows_*, columns_*: OWN vectors of a block, STREAM of the others at a time; sides whose own stay in registers */
 #define SKL_GRAD_OWN(dim) ((dim) <= 64 ? 128 : 64)
 #define SKL_GRAD_STREAM(dim) ((dim) <= 128 ? 64 : 16)

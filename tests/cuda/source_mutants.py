@@ -5,8 +5,8 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists and test_keys from the same directory are
-run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
+When it passes, test_sinks, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists and test_keys from
+the same directory are run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
 import re
@@ -35,7 +35,7 @@ MUTANTS = [
     # Which rows and columns
     ('tile.cuh', 'sweep_narrow_bf16_64', 'at.valid = min(ROWS, p.n - at.i)', 'at.valid = ROWS',
      'every tile has all its rows'),
-    ('tile.cuh', 'sweep_narrow_bf16_64', 'at.h / s.share * s.b.stride[1]', 'at.h * s.b.stride[1]',
+    ('tile.cuh', 'sweep_narrow_bf16_64', 'h / s.share * s.b.stride[1]', 'h * s.b.stride[1]',
      'no sharing of key heads'),
     ('tile.cuh', 'sweep_narrow_bf16_64', 's.all_hi = min(s.all_hi, r.hi)', 's.all_hi = max(s.all_hi, r.hi)',
      'tiles that not all rows see, at their end'),
@@ -52,9 +52,9 @@ MUTANTS = [
     ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
     ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'max(seen.lo, split)', 'seen.lo', 'a split has the columns of those before'),
-    ('sweep_wide.cu', 'sweep_wide_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
+    ('stream.cuh', 'sweep_wide_bf16', 'min(seen.hi, split + args.split_columns)', 'seen.hi',
      'a split has the columns of the next'),
-    ('sweep_any.cu', 'sweep_any', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
+    ('plain.cuh', 'sweep_any', 'min(seen.hi, split + args.split_columns)', 'seen.hi', 'a split has the columns of the next'),
     # States
     ('state.cuh', 'sweep_narrow_bf16_64', 's.l[0] * f_p', 's.l[0]', "P's l is not rescaled when m is raised"),
     ('state.cuh', 'sweep_narrow_bf16_64', 's.l[1] * f_q', 's.l[1]', "Q's l is not rescaled when m is raised"),
@@ -81,7 +81,7 @@ MUTANTS = [
     ('push.cuh', 'sweep_narrow_bf16_64', 'sum += __shfl_xor_sync(~0u, sum, 2);', '', "JSD's sums of two lanes of four"),
     ('divergence.cuh', 'sweep_narrow_bf16_64', 'mass != 0 ? mass * over_m[i] : 0', 'mass * over_m[i]',
      'JSD: 0 (inf) is formed'),
-    ('sweep_any.cu', 'sweep_any', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
+    ('plain.cuh', 'sweep_any', 'step < 16; step *= 2', 'step < 8; step *= 2', 'half of a row is merged'),
     ('../../row.h', 'row_kernels', 'm == to ? 1 : exp(m - to)', '1', 'splits are not rescaled'),
     ('../../row.h', 'row_kernels', '(acc + l_p * shift) * factor', 'acc * factor', "a split's acc does not move"),
     ('../../row.h', 'row_kernels', '(log(q->l) - log(p->l))', '(skl_lse_of(q) - skl_lse_of(p))', 'KL by LSEs'),
@@ -103,19 +103,19 @@ MUTANTS = [
     # Pipelines
     ('sweep_narrow.cu', 'sweep_narrow_bf16_64', 'shared + (1 - stage) * 2 * S::B', 'shared + stage * 2 * S::B',
      'the next tile goes into the stage in use'),
-    ('sweep_wide.cu', 'sweep_wide_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
+    ('stream.cuh', 'sweep_wide_bf16', 'blockIdx.y * WARPS_ACROSS + across', 'blockIdx.y * WARPS_ACROSS',
      'two warps write one state'),
-    ('sweep_wide.cu', 'sweep_wide_bf16', 'column += side ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
+    ('stream.cuh', 'sweep_wide_bf16', 'column += PARTS::last(p, part) ? COLUMNS : 0', 'column += COLUMNS', "Q's tile is the one after P's"),
     # dz and gradients
     ('divergence.cuh', 'sweep_any', 'f.r * g.spread * dz', 'g.spread * dz', "a row's weight (slabs)"),
     ('divergence.cuh', 'sweep_any', '(1 - tanh * tanh)', '1', "the softcap's slope"),
     ('divergence.cuh', 'sweep_any', '((y_p - y_q) - c)', '(y_p - y_q)', "P's dz without its mean"),
     ('divergence.cuh', 'sweep_any', 'fmaf(x - (side ? t.m[1] : t.m[0])', 'fmaf(x', 'probabilities without m'),
-    ('divergence.cuh', 'sweep_any', 'd > 0 ? l - d : l', 'l', 'log(p/m) where q is larger'),
-    ('sweep_any.cu', 'sweep_any', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
+    ('divergence.cuh', 'sweep_any', 'd > 0 ? fmaf(-SKL_LN2, d, l) : l', 'l', 'log(p/m) where q is larger'),
+    ('plain.cuh', 'sweep_any', 'i < valid && d0 + d < dim', 'i < valid', 'entries behind the dimension are not 0'),
     ('tile.cuh', 'sweep_any', 'x == -INFINITY ? x : s.inner * x', 's.inner * x', 'no mass under a negative scale'),
     ('tile.cuh', 'sweep_any', 'x == -INFINITY ? x : s.inner * x', 'x', 'the sign of the scale'),
-    ('sweep_wide.cu', 'sweep_wide_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
+    ('stream.cuh', 'sweep_wide_bf16', 'row_of_slab * args.ld - args.first_column', 'row_of_slab * args.ld',
      'slabs after the first, in columns'),
     ('row_kernels.cu', 'row_kernels', ' + (log_l[0] - log_l[1])', '', 'c is the loss'),
     ('row_kernels.cu', 'row_kernels', ' / args.scalars->largest : 1', ' : 1', 'weights are not divided by the largest'),
@@ -135,7 +135,7 @@ MUTANTS = [
     # Packed sequences, targets that are not divided by their sum
     ('row_kernels.cu', 'row_kernels', 'first + (int)r.lo, first + (int)r.hi', '(int)r.lo, (int)r.hi',
      'every sequence sees the first columns'),
-    ('row_kernels.cu', 'row_kernels', 'if (first(middle) <= i)', 'if (first(middle) < i)',
+    ('rows.cuh', 'row_kernels', 'if (first_row(p, middle) <= i)', 'if (first_row(p, middle) < i)',
      'the first row of a sequence is of the one before'),
     ('row_kernels.cu', 'row_kernels', ' || first_row(p, p.count) != n', '', 'offsets that end before the rows do'),
     ('row_kernels.cu', 'row_kernels', 'return {0, -1}', 'return {0, 0}', 'bad offsets are no rows'),
@@ -258,6 +258,30 @@ MUTANTS = [
     ('key_kernels.cu', 'key_kernels', ' && slope_of_activation(s, x) != 0', '', 'the derivative of ReLU'),
     ('key_kernels.cu', 'key_kernels', '__shfl_sync(~0u, row, r * COLUMNS)', 'row', "every lane's own row in db"),
     ('key_kernels.cu', 'key_kernels', 'known ? sum[e]', 'true ? sum[e]', 'da of a row with a wrong id'),
+    # Sinks
+    ('sink.cuh', 'row_kernels', 'x_p != -INFINITY', 'true', 'a sink without mass'),
+    ('row_kernels.cu', 'row_kernels', 'args.partial_in || sink ?', 'args.partial_in ?', 'rows that see the sink alone'),
+    ('row_kernels.cu', 'row_kernels', 'work && keys && split', 'work && !args.partial_in && split',
+     'what a sweep leaves of rows that see no key'),
+    ('row_kernels.cu', 'row_kernels', 'args.sinks.are && args.range[row].hi >= 0', 'false', 'no sink in the states'),
+    ('sink_kernels.cu', 'sink_kernels', 'SKL_L_Q * p.rows + row] += sum[1]', 'SKL_L_Q * p.rows + row] += sum[0]',
+     'sums of the second sweep exchanged'),
+    ('sink_kernels.cu', 'sink_kernels', '(k / p.n * p.heads + h) * p.n', 'h * p.n', 'rows of the first batch alone'),
+    ('sink_kernels.cu', 'sink_kernels', ' * args.sinks.temperature', '', 'no temperature in the gradient'),
+    # Mixed heads
+    ('mixture.cuh', 'sweep_mixed_bf16', 'row.log_share', '0', 'heads are not divided by their sums'),
+    ('mixture.cuh', 'mixed_any', 'h * m.members + k', 'h * m.members', 'the first head alone'),
+    ('sweep_mixed.cu', 'sweep_mixed_bf16', 'last(p, part) ? 0 : part + 1', 'last(p, part) ? 0 : p.mixture.members',
+     'copies of the first head alone'),
+    ('sweep_mixed.cu', 'sweep_mixed_bf16', 'm.member + k * f.p.rows', 'm.member', 'all heads under the first LSE'),
+    ('sweep_mixed.cu', 'sweep_mixed_bf16', 'l[i] = moved(l[i], m[i], to, factor), m[i] = to;', 'm[i] = to;',
+     "a head's l is not rescaled when m is raised"),
+    ('mixed_any.cu', 'mixed_any', 'm.side ? y[i >> 2][i & 3] : t[i >> 2][i & 3];', 't[i >> 2][i & 3];',
+     'the mixture is P and Q'),
+    ('mixture_kernels.cu', 'mixture_kernels', 's.l * args.mixture.members', 's.l', 'a sum of the heads, not their mean'),
+    ('mixture_kernels.cu', 'mixture_kernels', 'split < args.splits', 'split < 1', 'the first split of a head alone'),
+    ('mixture_kernels.cu', 'mixture_kernels', 'if (!is_head(args.mixture, h, args.member))', 'if (false)',
+     'a map that names no head'),
     # A mixture that is nearly one side
     ('divergence.cuh', 'sweep_any', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
     ('divergence.cuh', 'sweep_wide_bf16', 'less < -0.5f', 'false', 'a mixture that is nearly one side'),
@@ -265,7 +289,8 @@ MUTANTS = [
 
 # What sees a mutant of these first, or alone.
 OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
-             'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys'}
+             'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys', 'sink_kernels': 'sinks', 'sink.cuh': 'sinks',
+             'sweep_mixed_bf16': 'mixture', 'mixed_any': 'mixture', 'mixture_kernels': 'mixture'}
 
 
 def compile_unit(nvcc, sources, unit, ptx):
@@ -317,7 +342,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    names = ('kernels', 'packed', 'mixture', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'keys')
+    names = ('kernels', 'packed', 'mixture', 'sinks', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'keys')
     programs = [re.sub('kernels$', name, kernels) for name in names]
     failed = kill(programs, ptx_dir)
     if failed:

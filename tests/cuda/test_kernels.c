@@ -180,11 +180,12 @@ static void random_cases(int n)
     }
 }
 
-/* Which kernels test_schedules, test_sinks, test_labels, test_details, test_lists and test_keys run. */
+/* Which kernels test_schedules, test_mixture, test_sinks, test_labels, test_details, test_lists and test_keys run. */
 static int elsewhere(const struct test_listed *k)
 {
     return strncmp(k->role, "fused", 5) == 0 || strcmp(k->source, "label_kernels") == 0 ||
-           strcmp(k->source, "sink_kernels") == 0 || strcmp(k->source, "detail_kernels") == 0 ||
+           strcmp(k->source, "sink_kernels") == 0 || strcmp(k->source, "mixture_kernels") == 0 ||
+           strncmp(k->role, "mixed_", 6) == 0 || strcmp(k->source, "detail_kernels") == 0 ||
            strcmp(k->source, "list_kernels") == 0 || strcmp(k->source, "key_kernels") == 0 ||
            strcmp(k->role, "top") == 0 || strcmp(k->role, "rest") == 0;
 }

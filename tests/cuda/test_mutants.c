@@ -197,12 +197,13 @@ static void begin(struct subject *s, const char *kernel, int variant)
     int by_rows = strncmp(kernel, "rows_", 5) == 0, by_columns = strncmp(kernel, "columns_", 8) == 0;
     int fused = strncmp(kernel, "fused_", 6) == 0, stream = strncmp(kernel, "stream_", 7) == 0;
     int forward = strncmp(kernel, "forward_", 8) == 0, plain = strncmp(kernel, "plain_", 6) == 0;
-    int sinks = strstr(kernel, "_sinks") != NULL;
-    int tensor = by_rows || by_columns || fused || stream || forward, dim = 0;
-    if (tensor && !stream)
+    int sinks = strstr(kernel, "_sinks") != NULL, mixed = strstr(kernel, "mixed_") != NULL;
+    int tensor = by_rows || by_columns || fused || stream || forward || (mixed && !plain), dim = 0;
+    if (tensor && !stream && !mixed)
         sscanf(strchr(strchr(kernel, '_') + 1, '_'), "_%d", &dim);
     struct kit_case c = by_rows || by_columns || fused || forward ? kit_attention_case(70, 200, dim)
                         : sinks                                   ? kit_attention_case(70, 150, 40)
+                        : mixed                                   ? kit_attention_case(70, 300, plain ? 40 : 136)
                         : stream                                  ? kit_linear_case(70, 300, 264)
                                                                   : kit_linear_case(70, 150, 40);
     c.dtype[S] = c.dtype[T] = !tensor ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
@@ -211,7 +212,7 @@ static void begin(struct subject *s, const char *kernel, int variant)
     c.divergence = strcmp(last, "_jsd") == 0 || strcmp(last, "_pj") == 0 ? SKL_JSD
                    : strstr(kernel, "_second")                           ? SKL_SKEW_FORWARD_KL
                                                                          : SKL_FORWARD_KL;
-    c.details = strcmp(last, "_top") == 0;
+    c.details = strcmp(last, "_top") == 0, c.mix = mixed ? 2 : 0;
     if (by_columns || fused)
         c.rows = 200, c.cols = 400, c.heads = 2, c.key_heads[S] = variant ? 2 : 1, c.ranges = 1;
     else if (variant)
@@ -227,7 +228,7 @@ static void begin(struct subject *s, const char *kernel, int variant)
         c.divergence = SKL_JSD, c.weights = KIT_POSITIVE, c.bias[S] = c.bias[T] = !sinks, c.own = 1;
         c.sinks = sinks ? 1 + SKL_F32 : 0;
     }
-    c.grads = s->grads;
+    c.grads = mixed ? KIT_GRAD_STUDENT : s->grads;
     test_build(&s->f, &c);
     if (c.ranges)
         see_apart(&s->f);

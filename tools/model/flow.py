@@ -145,11 +145,12 @@ def _ordinary(ways: list[Way], copies: int | None = None, turns: dict[int, Way] 
     return max(ways, key=lambda w: (w.hmma, w.ldsm, of_copies(w), w.small, -w.length))
 
 
-def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None) -> list[int] | None:
+def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None, nested: int = 1) -> list[int] | None:
     """Instruction numbers in the order of one turn of the main loop; None if no loop has an HMMA.
 
     The main loop is the one that can do the most HMMA in a turn, the smallest of several. Loops with HMMA inside it are
-    done 'trips' times: if that is more than once, it is a loop that has one. 'copies' of 16 bytes are expected in all."""
+    done 'trips' times, those that hold such loops themselves 'nested' times: if that is more than once, it is a loop that has
+    one. 'copies' of 16 bytes are expected in all."""
     graph = Graph(code)
     loops = [(found, graph.ways(found)) for found in graph.loops()]
     loops = [(found, ways) for found, ways in loops if any(w.hmma for w in ways)]
@@ -161,12 +162,17 @@ def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None) -
     inner = [(other, w) for other, w in loops if other.body < loop.body] if trips > 1 else []
     each = copies // (trips * len(inner)) if copies and inner else None
     turns = {other.head: _ordinary(w, each) for other, w in inner}
-    blocks: list[int] = []
-    for block in _ordinary(ways, copies, turns, trips).blocks:
-        if block in turns:
-            blocks += turns[block].blocks * (trips - 1)
-        blocks.append(block)
+    again: dict[int, list[int]] = {}  # blocks of all turns of a loop but the last, by its head
+    for other, _ in sorted(inner, key=lambda found: len(found[0].body)):
+        holds = any(o.body < other.body for o, _ in inner)
+        again[other.head] = _unrolled(turns[other.head].blocks, again) * ((nested if holds else trips) - 1)
+    blocks = _unrolled(_ordinary(ways, copies, turns, trips).blocks, again)
     return [i for b in blocks for i in range(graph.blocks[b].first, graph.blocks[b].last + 1)]
+
+
+def _unrolled(way: list[int], again: dict[int, list[int]]) -> list[int]:
+    """A way with the loops inside it done as often as they are."""
+    return [b for block in way for b in (*again.get(block, ()), block)]
 
 
 def tally(path: Sequence[Flow], name: str) -> int:

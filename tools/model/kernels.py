@@ -32,6 +32,7 @@ class Kernel:
     threads: int
     shared: int  # dynamic bytes
     trips: int
+    nested: int
     counts: dict[str, tuple[int, int]]  # instruction -> least, most of a warp in one turn
     bar: dict[str, float] = field(default_factory=dict)  # by architecture: {"sm_80": 190}
     bar_name: str = ""
@@ -101,6 +102,7 @@ def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel
         shape["threads"],
         shape["shared"],
         names["trips"],
+        _whole(entry.get("nested", 1), names, name),
         {what: _range(count, names, name) for what, count in wanted.items() if count != "any"},
         bars.get(entry.get("bar"), {}),
         entry.get("bar", ""),

@@ -20,6 +20,13 @@ enum skl_gpu_role {
     /* A slab of dx: of KL and JSD, and of the other divergences. */
     SKL_ROLE_dz,
     SKL_ROLE_second_dz,
+    /* The same where a side is a mixture of heads; and a sweep of one of them. */
+    SKL_ROLE_mixed_kl,
+    SKL_ROLE_mixed_jsd,
+    SKL_ROLE_mixed_second,
+    SKL_ROLE_mixed_dz,
+    SKL_ROLE_mixed_second_dz,
+    SKL_ROLE_mixed_lse,
     /* Attention's gradients: q for SKL_DZ_Q, pj for SKL_DZ_P and SKL_DZ_JSD. */
     SKL_ROLE_rows_q,
     SKL_ROLE_rows_pj,
@@ -35,7 +42,9 @@ enum skl_gpu_role {
     SKL_ROLE_make_factors,
     SKL_ROLE_convert,
     SKL_ROLE_sum_columns,
-    /* Sinks: one kernel each. */
+    /* Mixed heads and sinks: one kernel each. */
+    SKL_ROLE_make_members,
+    SKL_ROLE_gather_heads,
     SKL_ROLE_push_sinks,
     SKL_ROLE_sink_masses,
     SKL_ROLE_sum_sinks,

@@ -56,10 +56,11 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
     }
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;
-    struct skl_work_side *p = &flat.side[0];
-    if (p->scorer == SKL_MIXTURE && p->members == 1 &&
-        !p->map) /* only its sum is not that of a softmax: see skl_gpu_raw */
-        p->scorer = SKL_INNER, p->unit = p->head_unit;
+    struct skl_work_side *t = &flat.side[!w->student];
+    if (t->scorer == SKL_MIXTURE && t->members == 1) /* only its sum is not that of a softmax: see skl_gpu_raw */
+        t->scorer = SKL_INNER, t->unit = t->head_unit;
+    if (skl_gpu_gathers(w))
+        *t = skl_gpu_gathered_side(&flat);
     if (w->form == SKL_FORM_NONE)
         flat = skl_gpu_beside_flat(&flat, w->student, 1, 1);
     return flat;
@@ -82,7 +83,7 @@ static int tensor_cores(const struct skl_work *w)
         return 0;
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
-        double factor = s->unit * SKL_LOG2E;
+        double factor = (s->scorer == SKL_MIXTURE ? s->head_unit : s->unit) * SKL_LOG2E;
         if (s->a.dtype != type || s->b.dtype != type || s->dim % 8 || !copies_whole(&s->a) || !copies_whole(&s->b) ||
             s->sign < 0 || !(factor > 1e-20 && factor < 1e20))
             return 0;
@@ -90,8 +91,22 @@ static int tensor_cores(const struct skl_work *w)
     return 1;
 }
 
+/* The same of a teacher of mixed heads. */
+static enum skl_gpu_role mixed_role(enum skl_gpu_role role)
+{
+    switch ((int)role) {
+    case SKL_ROLE_kl: return SKL_ROLE_mixed_kl;
+    case SKL_ROLE_jsd: return SKL_ROLE_mixed_jsd;
+    case SKL_ROLE_second: return SKL_ROLE_mixed_second;
+    case SKL_ROLE_dz: return SKL_ROLE_mixed_dz;
+    case SKL_ROLE_second_dz: return SKL_ROLE_mixed_second_dz;
+    default: return role;
+    }
+}
+
 const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, enum skl_gpu_role role)
 {
+    role = plan->mixed ? mixed_role(role) : role;
     const struct skl_gpu_kernel *k = NULL;
     if (plan->family == SKL_FAMILY_FORWARD)
         k = skl_gpu_kernel_of(role, plan->type, plan->dim, plan->capability);
@@ -116,6 +131,9 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
     int narrow = widest <= 256 && !skl_gpu_wants_tops(w) && !w->result[SKL_ROW_tv].data && !w->listed.given &&
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
+    plan->mixed = skl_gpu_mixes(w);
+    if (plan->mixed) /* tensor cores know forward KL alone here */
+        fits = fits && w->form == SKL_FORM_KL, narrow = 0;
     plan->family = skl_gpu_by_keys(w) ? SKL_FAMILY_KEYS
                    : !fits            ? SKL_FAMILY_PLAIN
                    : narrow           ? SKL_FAMILY_FORWARD
@@ -140,7 +158,8 @@ static void split_columns(const struct skl_work *w, const struct skl_gpu_propert
     each = (each + SKL_COLUMN_UNIT - 1) / SKL_COLUMN_UNIT * SKL_COLUMN_UNIT;
     plan->split_columns = each > 0 ? (int)each : SKL_COLUMN_UNIT;
     plan->splits = w->columns ? (int)((w->columns + each - 1) / each) : 1;
-    plan->states = plan->splits * (plan->family == SKL_FAMILY_STREAM ? SKL_STREAM_STATES
+    int streamed = plan->mixed ? SKL_MIXED_STATES : SKL_STREAM_STATES;
+    plan->states = plan->splits * (plan->family == SKL_FAMILY_STREAM ? streamed
                                    : plan->family == SKL_FAMILY_KEYS ? SKL_KEY_STATES
                                                                      : 1);
 }
@@ -267,7 +286,7 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     m->scalars = take(plan, sizeof *m->scalars);
     m->range = take(plan, rows * (int64_t)sizeof *m->range);
     m->tile_range = take(plan, row_tiles * (int64_t)sizeof *m->tile_range);
-    if (sweeps)
+    if (sweeps || (skl_gpu_mixes(w) && skl_wants_head_lses(&w->side[!w->student])))
         m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
@@ -285,6 +304,22 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
         if (both && skl_sweeps(w->form) == 2 && !w->result[skl_of_side(w, SKL_ROW_kl_s, side)].data)
             m->row_kl[side] = take(plan, rows * (int64_t)sizeof **m->row_kl);
     }
+}
+
+static void lay_mixture(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    int64_t bytes[SKL_GATHERED];
+    if (plan->mixed)
+        m->members = take(plan, w->rows * w->side[!w->student].members * (int64_t)sizeof *m->members);
+    if (plan->mixed && w->sinks)
+        m->sink_scores = take(plan, w->rows * (int64_t)sizeof *m->sink_scores);
+    if (!skl_gpu_gathers(w))
+        return;
+    skl_gpu_gathered_bytes(w, bytes);
+    for (int i = 0; i < SKL_GATHERED; i++)
+        if (bytes[i])
+            m->gathered[i] = take(plan, bytes[i]);
 }
 
 int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w)
@@ -447,12 +482,39 @@ static enum skl_status check_packed(const struct skl_work *w)
     return SKL_OK;
 }
 
+/* Details that take sweeps of their own, which no kernel makes of mixed heads. */
+static enum skl_status check_mixed(const struct skl_work *w)
+{
+    static const struct {
+        enum skl_row_name row;
+        const char *name;
+    } swept[] = {{SKL_ROW_entropy_s, "entropy_s"},
+                 {SKL_ROW_entropy_t, "entropy_t"},
+                 {SKL_ROW_top1_s, "top1_s"},
+                 {SKL_ROW_top1_t, "top1_t"},
+                 {SKL_ROW_rank_s, "rank_s"},
+                 {SKL_ROW_rank_t, "rank_t"},
+                 {SKL_ROW_reverse, "reverse"},
+                 {SKL_ROW_jsd, "jsd"},
+                 {SKL_ROW_tv, "tv"},
+                 {SKL_ROW_mass_s, "mass_s"},
+                 {SKL_ROW_mass_t, "mass_t"}};
+    for (size_t i = 0; skl_gpu_mixes(w) && i < sizeof swept / sizeof *swept; i++)
+        if (w->result[swept[i].row].data)
+            return skl_fail(SKL_UNSUPPORTED,
+                            "cannot use out.%s with a teacher of %lld heads to each of the student's on CUDA: only the "
+                            "CPU tells it of mixed heads",
+                            swept[i].name, (long long)w->side[!w->student].members);
+    return SKL_OK;
+}
+
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
     SKL_TRY(check_packed(w));
     SKL_TRY(check_keys(w));
+    SKL_TRY(check_mixed(w));
     choose_kernels(w, device, plan);
     if (w->n > INT_MAX / 2 || w->columns > INT_MAX / 2 || plan->heads * plan->tiles > INT_MAX)
         return skl_fail(
@@ -467,6 +529,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     if (status)
         return status;
     lay_rows(w, plan);
+    lay_mixture(w, plan);
     lay_labels(w, plan);
     lay_details(w, plan);
     lay_lists(w, plan);

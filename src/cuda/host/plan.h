@@ -23,6 +23,9 @@
  * plain_*: everything else. */
 enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN, SKL_FAMILY_KEYS };
 
+/* Copies of a teacher's heads in the order of a map that names one for each of the student's. */
+enum { SKL_GATHERED_A, SKL_GATHERED_B, SKL_GATHERED_LSE, SKL_GATHERED_SINK, SKL_GATHERED };
+
 /* Parts of the workspace; NULL where a call does not need them. */
 struct skl_gpu_memory {
     struct skl_gpu_scalars *scalars;
@@ -43,8 +46,11 @@ struct skl_gpu_memory {
     struct skl_gpu_entry *list_entries;
     struct skl_gpu_list *lists;
     struct skl_state *list_states;
-    int32_t *listed_keys;                       /* [batch x n][room + 1] */
-    float *head_m[2], *head_minus_log_l[2];     /* of a side that is a mixture: [members][rows] */
+    int32_t *listed_keys;                   /* [batch x n][room + 1] */
+    float *head_m[2], *head_minus_log_l[2]; /* of a side that is a mixture: [members][rows] */
+    struct skl_gpu_member *members;         /* mixed heads: [members][rows] */
+    float *sink_scores;                     /* ... [rows] */
+    char *gathered[SKL_GATHERED];
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
     char *slab;
@@ -56,6 +62,7 @@ struct skl_gpu_plan {
     enum skl_call call;
     enum skl_gpu_family family;
     int capability; /* of the device */
+    int mixed;      /* the teacher is a mixture of heads: kernels of mixed_* roles */
     int type, dim;  /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
     int tile_rows;  /* of the sweep's kernels */
     int64_t heads;  /* of all batches */
@@ -118,6 +125,21 @@ static inline int skl_gpu_wants_others(const struct skl_work *w)
 {
     return w->result[SKL_ROW_jsd].data || w->result[SKL_ROW_tv].data;
 }
+
+/* Is the teacher a mixture of heads; or a head for each of the student's by a map, which are copied in its order? */
+static inline int skl_gpu_mixes(const struct skl_work *w)
+{
+    return w->side[!w->student].scorer == SKL_MIXTURE && !skl_gpu_by_keys(w);
+}
+
+static inline int skl_gpu_gathers(const struct skl_work *w)
+{
+    return w->side[!w->student].map && w->side[!w->student].members == 1;
+}
+
+/* The side as the copies are, without their addresses; and how many bytes each takes (mixture.c). */
+struct skl_work_side skl_gpu_gathered_side(const struct skl_work *w);
+void skl_gpu_gathered_bytes(const struct skl_work *w, int64_t bytes[SKL_GATHERED]);
 
 /* w as skl_gpu_flat() made it. */
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,

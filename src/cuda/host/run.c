@@ -6,6 +6,7 @@
  *     sum_weights, find_ranges                                      what the rows weigh and see
  *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
  *     [label_weights before all, label_scores, finish_labels after]   labels: labels.c
+ *     [gather_heads; sweep of a head, make_members]                 mixed heads, before the sweeps: mixture.c
  *     [push_sinks, sink_masses, sum_sinks]                          sinks: sinks.c
  *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
  *     [sort_keys, keys_lse before, keys_* for sweep and gradients]  lists of keys, indexers: keys.c
@@ -64,14 +65,17 @@ struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r)
 static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 {
     const struct skl_work_side *s = &w->side[side];
+    int scores = s->scorer == SKL_MIXTURE && skl_gpu_mixes(w); /* log2 t as it is: the softcap is that of the heads */
     double factor = s->unit * SKL_LOG2E;
     struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
                              .b = skl_gpu_matrix_of(&s->b),
                              .bias = {s->bias.data, {0, 0, s->bias.stride}, s->bias.dtype, 0},
                              .dim = (int32_t)s->dim,
                              .share = (int32_t)s->group,
-                             .inner = (float)(s->softcap != 0 ? s->inner : s->sign),
-                             .cap = (float)s->softcap,
+                             .inner = (float)(scores            ? 1
+                                              : s->softcap != 0 ? s->inner
+                                                                : s->sign),
+                             .cap = scores ? 0 : (float)s->softcap,
                              .factor = factor < (double)FLT_MAX ? (float)factor : FLT_MAX,
                              .param = (float)w->param[side]};
     return g;
@@ -86,7 +90,8 @@ struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int til
                                 .n = (int32_t)w->n,
                                 .columns = (int32_t)w->columns,
                                 .tiles = (int32_t)((w->n + tile_rows - 1) / tile_rows),
-                                .range = run->memory.range};
+                                .range = run->memory.range,
+                                .mixture = skl_gpu_mixture_of(run)};
     return p;
 }
 
@@ -218,7 +223,7 @@ static enum skl_status finish_rows(const struct skl_gpu_run *run, enum skl_gpu_s
                                        .loss_out = run->memory.loss,
                                        .partial = run->partial,
                                        .raw = raw_of(w),
-                                       .sinks = skl_gpu_sinks_of(w),
+                                       .sinks = skl_gpu_sinks_of(run),
                                        .loss = skl_gpu_rows_of(&w->result[skl_gpu_divergence_row(w)])};
     for (int side = 0; side < 2; side++) {
         args.lse[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_lse_s, side)]);
@@ -275,6 +280,16 @@ enum skl_status skl_gpu_rest_states(const struct skl_gpu_run *run, struct skl_st
     other.partial = to;
     SKL_TRY(sweep(&other, SKL_ROLE_rest));
     return finish_rows(&other, SKL_SWEEP_KL, NULL);
+}
+
+enum skl_status skl_gpu_sweep_head(const struct skl_gpu_run *run, int64_t member)
+{
+    const struct skl_gpu_plan *plan = &run->plan;
+    struct skl_gpu_forward args = {.problem = skl_gpu_problem_of(run, plan->tile_rows),
+                                   .state = run->memory.state,
+                                   .split_columns = plan->split_columns};
+    args.problem.mixture.alone = (int32_t)member;
+    return START(run, SKL_ROLE_mixed_lse, plan->heads * plan->tiles, plan->splits, args);
 }
 
 enum skl_status skl_gpu_sweep_tops(const struct skl_gpu_run *run, const float *limits)
@@ -425,7 +440,13 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.head_m[0],
                     &m.head_m[1],
                     &m.head_minus_log_l[0],
-                    &m.head_minus_log_l[1]};
+                    &m.head_minus_log_l[1],
+                    &m.members,
+                    &m.sink_scores,
+                    &m.gathered[SKL_GATHERED_A],
+                    &m.gathered[SKL_GATHERED_B],
+                    &m.gathered[SKL_GATHERED_LSE],
+                    &m.gathered[SKL_GATHERED_SINK]};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         char **p = each[i];
         *p = *p ? base + (uintptr_t)*p : NULL;
@@ -469,6 +490,8 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     }
     SKL_TRY(find_ranges(run));
     SKL_TRY(skl_gpu_list_keys(run));
+    SKL_TRY(skl_gpu_gather(run));
+    SKL_TRY(skl_gpu_find_members(run));
     SKL_TRY(skl_gpu_start_lists(run));
     SKL_TRY(skl_gpu_score_labels(run));
     if (run->plan.call != SKL_CALL_BACKWARD && !w->listed.given)
@@ -495,8 +518,11 @@ static int needs_products(const struct skl_gpu_run *run)
 static enum skl_status on_device(enum skl_call call, const struct skl_work *w, struct skl_state *partial,
                                  int second_sweep, const struct skl_state *finished, size_t *bytes)
 {
-    struct skl_gpu_run run = {
-        .work = skl_gpu_flat(w), .partial = partial, .second_sweep = second_sweep, .teacher = w->form != SKL_FORM_NONE};
+    struct skl_gpu_run run = {.given = w,
+                              .work = skl_gpu_flat(w),
+                              .partial = partial,
+                              .second_sweep = second_sweep,
+                              .teacher = w->form != SKL_FORM_NONE};
     struct skl_gpu_properties device;
     void *own = NULL;
     struct skl_gpu_place before;

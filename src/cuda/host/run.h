@@ -6,7 +6,8 @@
 #include "plan.h"
 
 struct skl_gpu_run {
-    struct skl_work work; /* as skl_gpu_flat() made it, with results that later steps read in the workspace */
+    const struct skl_work *given; /* as it came */
+    struct skl_work work;         /* as skl_gpu_flat() made it, with results that later steps read in the workspace */
     struct skl_gpu_plan plan;
     struct skl_gpu_memory memory;
     struct skl_state *partial; /* SKL_CALL_PARTIAL */
@@ -52,9 +53,18 @@ enum skl_status skl_gpu_list_entries(const struct skl_gpu_run *run, const struct
 /* Gradients where the listed columns are all there is. */
 enum skl_status skl_gpu_list_gradients(const struct skl_gpu_run *run);
 
+/* A sweep of one head of the teacher's mixture. */
+enum skl_status skl_gpu_sweep_head(const struct skl_gpu_run *run, int64_t member);
+
+/* Mixed heads (mixture.c): as kernels want them; heads copied in the order of a map; the rows' numbers of each head. Nothing of
+ * other teachers. */
+struct skl_gpu_mixture skl_gpu_mixture_of(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_gather(struct skl_gpu_run *run);
+enum skl_status skl_gpu_find_members(const struct skl_gpu_run *run);
+
 /* Sinks (sinks.c): as kernels want them; into the sums of a second sweep; their probabilities; their gradient of side x.
  * Nothing without sinks, or where nobody asks. */
-struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_work *w);
+struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x);

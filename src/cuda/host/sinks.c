@@ -5,13 +5,18 @@
  */
 #include "run.h"
 
-struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_work *w)
+struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_gpu_run *run)
 {
+    const struct skl_work *w = &run->work;
     struct skl_gpu_sinks s = {.temperature = w->temperature, .are = w->sinks};
     for (int side = 0; side < 2; side++) {
         const struct skl_vector_view *v = &w->side[side].sink;
         s.sink[side] = (struct skl_gpu_vector){w->sinks ? v->data : NULL, {0, v->stride, 0}, v->dtype, 0};
         s.unit[side] = w->side[side].unit, s.divisor[side] = w->temperature * w->side[side].unit;
+        if (w->sinks && w->side[side].scorer == SKL_MIXTURE) /* scores of the rows, made with those of the heads */
+            s.sink[side] =
+                (struct skl_gpu_vector){(char *)run->memory.sink_scores, {w->heads * w->n, w->n, 1}, SKL_F32, 0},
+            s.divisor[side] = 1;
     }
     return s;
 }
@@ -27,7 +32,7 @@ static struct skl_gpu_problem problem_of(const struct skl_gpu_run *run)
 enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run)
 {
     struct skl_gpu_push_sinks args = {.problem = problem_of(run),
-                                      .sinks = skl_gpu_sinks_of(&run->work),
+                                      .sinks = skl_gpu_sinks_of(run),
                                       .references = run->memory.references,
                                       .form = (int32_t)run->work.form,
                                       .state = run->memory.state};
@@ -40,7 +45,7 @@ enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
     struct skl_gpu_sink_masses args = {
-        .sinks = skl_gpu_sinks_of(w), .rows = w->rows, .heads = (int32_t)w->heads, .n = (int32_t)w->n};
+        .sinks = skl_gpu_sinks_of(run), .rows = w->rows, .heads = (int32_t)w->heads, .n = (int32_t)w->n};
     for (int side = 0; side < 2; side++) {
         args.m[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_m_s, side)]);
         args.l[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]);
@@ -61,7 +66,8 @@ enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x)
         return SKL_OK;
     if (!w->rows) /* 0, as a matrix of rows of one entry */
         return skl_gpu_convert_matrix(run, &of_no_rows, NULL, 1, 1, 0, w->heads, 1);
-    struct skl_gpu_sum_sinks args = {.sinks = skl_gpu_sinks_of(w), .to = {to->data, {0, 0, to->stride}, to->dtype, 0}};
+    struct skl_gpu_sum_sinks args = {.sinks = skl_gpu_sinks_of(run),
+                                     .to = {to->data, {0, 0, to->stride}, to->dtype, 0}};
     SKL_TRY(skl_gpu_grad_of(run, x, &args.grad));
     args.grad.problem = problem_of(run);
     return skl_gpu_start(run, SKL_ROLE_sum_sinks, w->heads, 1, &args, sizeof args);

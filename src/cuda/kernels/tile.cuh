@@ -114,16 +114,27 @@ SKL_DEVICE int block_again()
     return block;
 }
 
-SKL_DEVICE const uint16_t *rows_of_a(const skl_gpu_side &s, const place &at)
+/* Of head h of a. */
+SKL_DEVICE const uint16_t *rows_of_a(const skl_gpu_side &s, const place &at, int h)
 {
     const skl_gpu_matrix &a = s.a;
-    return (const uint16_t *)a.data + at.b * a.stride[0] + at.h * a.stride[1] + at.i * a.stride[2];
+    return (const uint16_t *)a.data + at.b * a.stride[0] + h * a.stride[1] + at.i * a.stride[2];
+}
+
+SKL_DEVICE const uint16_t *rows_of_a(const skl_gpu_side &s, const place &at)
+{
+    return rows_of_a(s, at, at.h);
 }
 
 /* A division: not for a loop. */
+SKL_DEVICE const uint16_t *columns_of_b(const skl_gpu_side &s, const place &at, int h)
+{
+    return (const uint16_t *)s.b.data + at.b * s.b.stride[0] + h / s.share * s.b.stride[1];
+}
+
 SKL_DEVICE const uint16_t *columns_of_b(const skl_gpu_side &s, const place &at)
 {
-    return (const uint16_t *)s.b.data + at.b * s.b.stride[0] + at.h / s.share * s.b.stride[1];
+    return columns_of_b(s, at, at.h);
 }
 
 /* ------------------------------------------------------------------------------------------- which columns --- */
