@@ -159,7 +159,8 @@ static void add_step(const struct skl_worker *w, const struct skl_block *block, 
                                            db + d, stride);
 }
 
-/* All of it; 'next' is the tile of logits that will be wanted after this one. */
+/* All of it; 'next' is the tile of logits that will be wanted after this one. Before it da will want the tile's columns, which a
+ * sweep has read long ago. */
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next)
 {
@@ -171,8 +172,12 @@ void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *bloc
         memset(w->scratch.db, 0, (size_t)(skl_tile_columns(block, tile) * s->dim) * sizeof(float));
     for (int64_t i = 0; i < steps; i++) {
         int64_t first = numbers * i / steps;
-        struct skl_soon soon = block->keys ? skl_next_columns(run, block, side, member, tile, 0, (int)i, (int)steps)
-                                           : soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
+        struct skl_soon logits = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
+        struct skl_soon soon = skl_next_columns(run, block, side, member, tile, 0, (int)i, (int)steps);
+        if (!block->keys && (!run->plan.by_tile || run->plan.recompute || !s->grad_a.data || !soon.rows))
+            soon = logits;
+        else if (!block->keys)
+            soon.then = &logits;
         add_step(w, block, tile, side, pack, i, dz, live, soon);
     }
     if (block->keys)

@@ -87,10 +87,11 @@ enum skl_keep {
 /* Memory that will be wanted next, rows of it: a product asks for it line by line as it goes. */
 struct skl_soon {
     const char *at;
-    int64_t stride;      /* bytes from row to row */
-    const int64_t *keys; /* which rows from 'at' on; NULL: one after the other */
-    int rows, bytes;     /* rows still to be asked for, bytes of each */
-    int byte;            /* of the present row, where the asking has come to */
+    int64_t stride;              /* bytes from row to row */
+    const int64_t *keys;         /* which rows from 'at' on; NULL: one after the other */
+    int rows, bytes;             /* rows still to be asked for, bytes of each */
+    int byte;                    /* of the present row, where the asking has come to */
+    const struct skl_soon *then; /* asked for after it; NULL: nothing */
     int stream; /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
 };
 

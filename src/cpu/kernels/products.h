@@ -55,13 +55,17 @@ static inline __attribute__((always_inline)) void ask(struct skl_soon *soon, int
             soon->keys++;
         else
             soon->at += soon->stride;
+        if (!soon->rows && soon->then)
+            *soon = *soon->then;
     }
 }
 
 /* Lines to ask for at each of 'times' occasions. */
 static inline int lines_each(const struct skl_soon *soon, int times)
 {
-    return times > 0 ? (soon->rows * ((soon->bytes + 63) / 64) + times - 1) / times : 0;
+    int lines = 0;
+    for (const struct skl_soon *s = soon; s; s = s->then) lines += s->rows * ((s->bytes + 63) / 64);
+    return times > 0 ? (lines + times - 1) / times : 0;
 }
 
 /* The sum over k in steps, with prefetches in between: all at once they would be in the way of what is wanted now.
