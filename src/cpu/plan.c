@@ -21,7 +21,7 @@ enum {
     CHUNKS_BY_TILE = 16,   /* chunks of a block when each has its own sum of da ... */
     CHUNK_TILES_MOST = 64, /* ... and as many again for so many tiles */
     NARROW = 160,          /* tiles may be as narrow as this to make chunks equal; more would cost what it gains */
-    TASKS_KEPT = 32,       /* blocks x tiles, unless there are threads for more */
+    TASKS_KEPT = 64,       /* blocks x tiles, unless there are threads for more */
     ALONE_GROUPS = 16,     /* that many groups of segments, each ... */
     ALONE_WORK =
         1 << 27,      /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
