@@ -72,6 +72,18 @@ static double equal(int side, int64_t j)
     return -7.5;
 }
 
+/* Whatever the first columns are taken relative to, the next ones lie 2^144 above it; of the other side elsewhere. */
+static double rising(int side, int64_t j)
+{
+    return 100 * (double)((j + 31 * side) / 70) + 0.05 * (double)j;
+}
+
+/* Each largest logit lies above the ones before it, but by less than a reference leaves. */
+static double climbing(int side, int64_t j)
+{
+    return 0.02 * (double)j + (side ? 0.3 : -0.2) * (double)(j % 5);
+}
+
 static void large_logits(void)
 {
     with_logits("logits of +-1e4", 50, 1e4, alternating_1e4);
@@ -79,6 +91,8 @@ static void large_logits(void)
     with_logits("both sides underflow", 230, 300, underflowing); /* deeper ones have no mass and need no precision */
     with_logits("disjoint", 230, 300, apart);
     with_logits("uniform", 1000, 10, equal);
+    with_logits("rising in steps", 600, 930, rising);
+    with_logits("climbing", 600, 14, climbing);
 }
 
 /* ------------------------------------------------------------------------------------------------- -inf --- */

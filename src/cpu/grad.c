@@ -15,13 +15,11 @@
 #include <math.h>
 #include <string.h>
 
-/* What was kept of a tile refers to the running maxima m of that tile: an exponential becomes a probability by
+/* What was kept of a slice refers to the running maxima m of that slice: an exponential becomes a probability by
  * 2^{m - m_row} / l, and x_P - x_Q is off by 'shift' from what it is under the row's maxima. */
-static void kept_factors(const struct skl_run *run, const struct skl_block *block, int64_t tile, int panel,
-                         struct skl_panel_factors *f)
+static void kept_factors(const struct skl_run *run, const float *m, struct skl_panel_factors *f)
 {
     const struct skl_kernels *k = run->plan.kernels;
-    const float *m = block->m_kept + ((tile - block->kept_from) * run->plan.panels + panel) * 2 * k->nr;
     for (int side = 0; side < 2; side++) {
         float x[SKL_NR_MAX], factor[SKL_NR_MAX];
         for (int i = 0; i < k->nr; i++)
@@ -29,10 +27,28 @@ static void kept_factors(const struct skl_run *run, const struct skl_block *bloc
         k->exp2(x, factor);
         for (int i = 0; i < k->nr; i++) f->prob[side][i] *= factor[i];
     }
-    for (int i = 0; i < k->nr; i++) {
+    for (int i = 0; i < k->nr && run->plan.keep == SKL_KEEP_EXP_P; i++) {
         double shift = skl_shift(run, m[i], f->m[0][i], m[k->nr + i], f->m[1][i]);
         if (f->prob[0][i] != 0 && fabs(shift) <= (double)FLT_MAX)
             f->c[0][i] = (float)((double)f->c[0][i] - shift);
+    }
+}
+
+static void dz_kept(const struct skl_run *run, const struct skl_block *block, int64_t tile, int panel, int j0, int n,
+                    float *const y[2])
+{
+    const struct skl_kernels *k = run->plan.kernels;
+    const float *last = NULL;
+    struct skl_panel_factors f;
+    for (int j = j0, end; j < j0 + n; j = end) {
+        const float *m = skl_kept_m(&run->plan, block, tile, panel, j);
+        end = skl_slice_end(&run->plan, j, j0 + n);
+        if (!last || memcmp(m, last, 2 * (size_t)k->nr * sizeof *m) != 0) {
+            f = block->factors[panel];
+            kept_factors(run, m, &f);
+        }
+        k->dz_kept(end - j, y[0] + (j - j0) * k->nr, y[1] + (j - j0) * k->nr, run->plan.keep, &f);
+        last = m;
     }
 }
 
@@ -44,9 +60,7 @@ static void dz_panel(const struct skl_worker *w, struct skl_block *block, int64_
     const struct skl_work *work = run->work;
     const struct skl_kernels *k = run->plan.kernels;
     if (block->m_kept) {
-        struct skl_panel_factors f = block->factors[panel];
-        kept_factors(run, block, tile, panel, &f);
-        k->dz_kept(n, y[0], y[1], run->plan.keep, &f);
+        dz_kept(run, block, tile, panel, j0, n, y);
         if (block->labels)
             skl_add_labels(w, block, panel, first, n, y[work->student]);
         return;
@@ -159,8 +173,8 @@ static void add_step(const struct skl_worker *w, const struct skl_block *block, 
                                            db + d, stride);
 }
 
-/* All of it; 'next' is the tile of logits that will be wanted after this one. Before it da will want the tile's columns, which a
- * sweep has read long ago. */
+/* All of it; 'next' is the tile of logits that will be wanted after this one. Before it da will want the tile's
+ * columns, which a sweep has read long ago. */
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next)
 {

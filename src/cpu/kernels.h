@@ -21,6 +21,9 @@ enum {
     /* Columns in a tile, a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles (48 KiB)
      * further out of L1; fewer would make grad_rows load and store da more often. */
     SKL_BK = 192,
+    /* Columns of a panel's tile that are scored and pushed at a time, both sides: with the panel's rows (32 KiB at dim
+     * 128) they stay in L1. Divides SKL_BK, and is a multiple of every mr. */
+    SKL_SLICE = 48,
     SKL_NR_MAX = 32,             /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64               /* of every buffer */
@@ -28,7 +31,7 @@ enum {
 
 /* What a panel knows of its rows from the columns pushed so far, in base 2; compare struct skl_row_state. */
 struct skl_panel_state {
-    float m[2][SKL_NR_MAX]; /* the largest score */
+    float m[2][SKL_NR_MAX]; /* the reference: the largest score, or one near it */
     double l[2][SKL_NR_MAX];
     double acc[2][SKL_NR_MAX];
 };
@@ -184,8 +187,9 @@ struct skl_kernels {
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
     void (*mask_rows)(int n, const uint32_t *rows, float with, float *y);    /* where bit i of rows[j] is 0 */
 
-    /* The first sweep: of a KL, and of everything else. */
-    void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep,
+    /* The first sweep: of a KL, and of everything else. With slack 0 m is the largest score; a KL's may lie below it,
+     * by no more than that in base 2. */
+    void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], float slack, enum skl_keep keep,
                     struct skl_panel_state *state);
     void (*push_lse)(int n, const float *x, float unit, int side, struct skl_panel_state *state);
     /* dz over what push_kl kept, and over scores. */

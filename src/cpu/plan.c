@@ -34,7 +34,11 @@ enum {
     TOPK_COLUMNS = 8,      /* and so many columns for each entry of a list: a chunk keeps as many and more */
     TOPK_SPARE = 64,       /* picks that a row keeps beyond its list before it drops any, or as many again */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
-    LARGE_SHARE = 8        /* by default, one part in so many of a large vocabulary's matrices may be kept */
+    /* Moving a reference, and all sums with it, takes as long as the exponentials of some 20 columns, and nearly every
+     * slice has a new maximum in one of a panel's rows. The price of not moving it: y is rounded at up to this size
+     * instead of near 0. */
+    SLACK = 8,
+    LARGE_SHARE = 8 /* by default, one part in so many of a large vocabulary's matrices may be kept */
 };
 
 static int64_t round_up(int64_t x, int64_t to)
@@ -96,7 +100,7 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * plan->columns) : NULL;
     }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
-    block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->kept_tiles) : NULL;
+    block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->kept_tiles * (SKL_BK / plan->slice)) : NULL;
     int64_t each = (int64_t)plan->panels * plan->states;
     block->states = take(memory, &at, (int64_t)sizeof *block->states * each);
     for (int i = 0; i < 2; i++) {
@@ -128,6 +132,8 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     block->at = take(memory, &at, (int64_t)sizeof *block->at * rows);
     block->panel_lo = take(memory, &at, 8 * plan->panels);
     block->panel_hi = take(memory, &at, 8 * plan->panels);
+    block->whole_lo = take(memory, &at, 8 * plan->panels);
+    block->whole_hi = take(memory, &at, 8 * plan->panels);
     block->weight = take(memory, &at, 8 * rows);
     block->result = take(memory, &at, (int64_t)sizeof *block->result * rows);
     block->bk = plan->bk;
@@ -562,11 +568,15 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
         return status;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
+    int fma = plan->products[1] == plan->kernels->products[SKL_F32];
+    int lists = plan->queries || w.listed.given || w.topk.k; /* which are gone through for each tile */
+    plan->slice = plan->one_panel && fma && !lists ? SKL_SLICE : SKL_BK;
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
     plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
+    plan->slack = plan->details[0] || plan->details[1] ? 0 : SLACK; /* details have sums under the maxima */
     choose_groups(&w, plan);
     choose_tiles(plan);
     choose_alone(&w, plan);

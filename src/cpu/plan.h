@@ -51,6 +51,7 @@ struct skl_plan {
     const struct skl_kernels *kernels;
     const struct skl_products *products[2]; /* of P and Q */
     int bk;                                 /* columns in a tile, at most SKL_BK */
+    int slice; /* columns of a panel's tile that are scored and used at a time: SKL_SLICE, or SKL_BK */
     int block_rows, panels, blocks;
     int64_t rows, columns;   /* of the largest segment */
     int64_t tiles;           /* of these columns; with lists of keys, of those that a block may list */
@@ -68,6 +69,7 @@ struct skl_plan {
     int64_t chunk_picks;     /* ... that a row of a chunk keeps: some more, which it need not look for */
     int64_t pick_room;       /* ... that it may hold before it drops others: those of a tile, too */
     int64_t list_room;       /* ... that all chunks of a row keep */
+    float slack;             /* how far above its reference a KL's score may lie, in base 2 */
     int second_sweep;        /* a second sweep is wanted, for the divergence or for others */
     enum skl_keep keep;      /* what the sweep leaves in the kept tiles */
     int64_t kept_tiles;      /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
@@ -101,7 +103,7 @@ struct skl_block {
     float *da[2]; /* [members] of [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
     float *y[2];  /* [kept_tiles][panels][SKL_BK][nr] */
     unsigned char *live[2];         /* [kept_tiles][panels][SKL_STRIPS_MAX]: which blocks of dz are not negligible */
-    float *m_kept;                  /* [tiles][panels][2][nr]: the maxima that kept exponentials refer to */
+    float *m_kept;                  /* [tiles][panels][slices][2][nr]: the maxima that kept exponentials refer to */
     float *db[2], *dbias[2];        /* [columns][dim], [columns]: f32 sums of a gradient of 16 bits, of a bias */
     struct skl_panel_state *states; /* [states][panels] */
     struct skl_panel_details *details[2];       /* [states][panels]; NULL: nothing is wanted of that side */
@@ -120,7 +122,8 @@ struct skl_block {
     uint32_t *seen; /* [panels][tiles][SKL_BK]: which rows of a panel see a column; NULL: a block's rows see the same */
     int64_t *row, *lo, *hi;        /* [block_rows]: row number and the columns it sees */
     int64_t (*at)[3];              /* [block_rows]: (b, h, i) of the row */
-    int64_t *panel_lo, *panel_hi;  /* [panels] */
+    int64_t *panel_lo, *panel_hi;  /* [panels]: columns that some row of a panel sees, ... */
+    int64_t *whole_lo, *whole_hi;  /* [panels]: ... and that all its rows see */
     double *weight;                /* [block_rows]: of the row in the reduced loss */
     struct skl_row_result *result; /* [block_rows] */
 

@@ -22,7 +22,8 @@ static void largest_max(const struct skl_run *run, const struct skl_block *block
     for (int64_t c = 0; c < run->plan.states; c++)
         for (int side = 0; side < 2; side++)
             for (int i = 0; i < nr; i++)
-                m[side][i] = fmaxf(m[side][i], block->states[c * run->plan.panels + panel].m[side][i]);
+                if (block->states[c * run->plan.panels + panel].m[side][i] > m[side][i])
+                    m[side][i] = block->states[c * run->plan.panels + panel].m[side][i];
 }
 
 /* Adds a chunk's state, moved to the maxima m. */

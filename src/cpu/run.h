@@ -103,6 +103,19 @@ int skl_sees_tile(const struct skl_block *block, int64_t tile);
 /* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0,
                     int *j1);
+/* Where the slice of a tile that column j is in ends, or the columns do. */
+static inline int skl_slice_end(const struct skl_plan *plan, int j, int j1)
+{
+    int end = (j / plan->slice + 1) * plan->slice;
+    return end < j1 ? end : j1;
+}
+/* The maxima that what is kept of a slice refers to, of both sides. */
+static inline float *skl_kept_m(const struct skl_plan *plan, const struct skl_block *block, int64_t tile, int panel,
+                                int j)
+{
+    int64_t at = (tile - block->kept_from) * plan->panels + panel;
+    return block->m_kept + (at * (SKL_BK / plan->slice) + j / plan->slice) * 2 * plan->kernels->nr;
+}
 /* For each row of the panel the columns lo..hi-1 it sees, counted from the tile's j0; 0 if that is all of j0..j1-1 for
  * all. */
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
@@ -135,9 +148,10 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
 /* The products of one panel, of the rows in one of its packs. */
 void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
                      int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y);
-/* What is done with a panel's n columns of finished scores, while they are still in the cache when dim allows. */
+/* What is done with n columns of a panel's finished scores, from column j of the tile on, while they are still in the
+ * cache when dim allows: slice by slice. */
 typedef void skl_panel_user(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
-                            float *const y[2], int n);
+                            int j, float *const y[2], int n);
 /* 'use' may be NULL; 'chunk' is handed to it. */
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use);

@@ -81,13 +81,13 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
     return soon;
 }
 
-/* y starts as the bias of its column, the same for every row. */
-static void start_from_bias(const struct skl_run *run, int side, int64_t first, int j0, int j1, float *y)
+/* y starts as the bias of its column, the same for every row: n columns from 'first' on. */
+static void start_from_bias(const struct skl_run *run, int side, int64_t first, int n, float *y)
 {
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_kernels *kernels = run->plan.kernels;
     int nr = kernels->nr;
-    for (int j = j0; j < j1; j++) {
+    for (int j = 0; j < n; j++) {
         float bias;
         kernels->convert(1, s->bias.data + skl_size_of(s->bias.dtype) * (first + j) * s->bias.stride, s->bias.dtype,
                          &bias);
@@ -96,27 +96,35 @@ static void start_from_bias(const struct skl_run *run, int side, int64_t first, 
     }
 }
 
-void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
-                     int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
+/* The products of columns j0..j1-1 of a tile; y is where that of j0 goes. */
+static void score_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
+                          int64_t tile, int j0, int j1, int64_t d0, int k, struct skl_columns columns,
+                          struct skl_soon soon, float *y)
 {
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_products *products = run->plan.products[side];
-    int nr = run->plan.kernels->nr, j0, j1, add = d0 > 0;
-    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    int add = d0 > 0;
     if (s->bias.data && !add) {
-        start_from_bias(run, side, tile * block->bk, j0, j1, y);
+        start_from_bias(run, side, tile * block->bk + j0, j1 - j0, y);
         add = 1;
     }
     const char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
-    products->logits(j1 - j0, k, columns, j0, rows, d0, soon, add, y + j0 * nr);
+    products->logits(j1 - j0, k, columns, j0, rows, d0, soon, add, y);
+}
+
+void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
+                     int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y)
+{
+    int j0, j1;
+    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    score_columns(run, block, side, pack, panel, tile, j0, j1, d0, k, columns, soon, y + j0 * run->plan.kernels->nr);
 }
 
 /* Softcap, then -inf for what single rows of the panel do not see. Mixtures have had their softcap. */
 static void shape_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int n,
-                        float *const y[2])
+                        const int *lo, const int *hi, int masked, float *const y[2])
 {
     const struct skl_work *w = run->work;
-    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = skl_panel_mask(run, block, panel, tile, lo, hi);
     for (int side = 0; side < 2; side++) {
         if (!w->side[side].dim)
             continue;
@@ -149,22 +157,64 @@ static void score_side(const struct skl_worker *w, const struct skl_block *block
     }
 }
 
-/* 'part' of 'parts': which of the next tile's columns to ask for. */
-static void score_whole(const struct skl_run *run, const struct skl_block *block, int panel, int part, int parts,
-                        int64_t tile, const struct skl_columns columns[2], float *const y[2])
+/* Of what is to be asked for, 'part' of 'parts'. */
+static struct skl_soon part_of(struct skl_soon soon, int part, int parts)
+{
+    int first = soon.rows * part / parts, last = soon.rows * (part + 1) / parts;
+    if (!soon.rows)
+        return soon;
+    soon.keys = soon.keys ? soon.keys + first : NULL;
+    soon.at += soon.keys ? 0 : first * soon.stride;
+    soon.rows = last - first;
+    return soon;
+}
+
+/* Both sides' scores of a slice; 'soon' is what each asks for meanwhile. */
+static void score_slice(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int j,
+                        int end, const struct skl_columns columns[2], const struct skl_soon soon[2], float *const y[2])
 {
     for (int side = 0; side < 2; side++)
         if (run->work->side[side].dim)
-            skl_score_panel(run, block, side, 0, panel, tile, 0, (int)run->work->side[side].dim, columns[side],
-                            skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, part, parts),
-                            y[side]);
+            score_columns(run, block, side, 0, panel, tile, j, end, 0, (int)run->work->side[side].dim, columns[side],
+                          soon[side], y[side]);
+}
+
+/* A panel's tile slice by slice: scores, unless they have been made, softcap and mask, and what they are for. 'part' of
+ * 'parts': which of the next tile's columns to ask for. Scores that need not stay are made in the same place, which is
+ * in L1. */
+static void score_and_use(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int part,
+                          int parts, int64_t tile, const struct skl_columns columns[2], float *const y[2], int stay,
+                          skl_panel_user *use)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_plan *plan = &run->plan;
+    int nr = plan->kernels->nr, j0, j1, lo[SKL_NR_MAX], hi[SKL_NR_MAX];
+    struct skl_soon next[2] = {{0}, {0}};
+    skl_tile_range(run, block, panel, tile, &j0, &j1);
+    if (j0 >= j1)
+        return;
+    int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
+    int slices = (j1 - 1) / plan->slice - j0 / plan->slice + 1;
+    for (int side = 0; side < 2 && plan->one_panel; side++)
+        next[side] = skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, part, parts);
+    for (int j = j0, k = 0, end; j < j1; j = end, k++) {
+        end = skl_slice_end(plan, j, j1);
+        struct skl_soon soon[2] = {part_of(next[0], k, slices), part_of(next[1], k, slices)};
+        float *const at[2] = {y[0] + (stay ? j * nr : 0), y[1] + (stay ? j * nr : 0)};
+        if (plan->one_panel)
+            score_slice(run, block, panel, tile, j, end, columns, soon, at);
+        shape_panel(run, block, panel, tile, end - j, lo, hi, masked, at);
+        for (int i = 0; masked && i < nr; i++) lo[i] -= end - j, hi[i] -= end - j;
+        if (use)
+            use(w, block, chunk, panel, tile, j, at, end - j);
+    }
 }
 
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use)
 {
     const struct skl_run *run = w->run;
-    int nr = run->plan.kernels->nr, panels = skl_panels_in_use(run, block), to = w->to < panels ? w->to : panels;
+    int panels = skl_panels_in_use(run, block), to = w->to < panels ? w->to : panels;
     struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
@@ -180,15 +230,7 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
     }
     for (int panel = w->from; panel < to; panel++) {
         float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
-        int j0, j1;
-        skl_tile_range(run, block, panel, tile, &j0, &j1);
-        if (j0 >= j1)
-            continue;
-        if (run->plan.one_panel)
-            score_whole(run, block, panel, panel - w->from, to - w->from, tile, columns, mine);
-        float *const from_j0[2] = {mine[0] + j0 * nr, mine[1] + j0 * nr};
-        shape_panel(run, block, panel, tile, j1 - j0, from_j0);
-        if (use)
-            use(w, block, chunk, panel, tile, from_j0, j1 - j0);
+        score_and_use(w, block, chunk, panel, panel - w->from, to - w->from, tile, columns, mine, panel_stride > 0,
+                      use);
     }
 }

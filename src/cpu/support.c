@@ -10,14 +10,17 @@ void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
     int nr = run->plan.kernels->nr;
     block->first_column = block->columns, block->last_column = 0;
     for (int panel = 0; panel * nr < block->n; panel++) {
-        int64_t lo = block->columns, hi = 0;
+        int64_t lo = block->columns, hi = 0, whole_lo = 0, whole_hi = block->columns;
         for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
+            whole_lo = block->lo[i] > whole_lo ? block->lo[i] : whole_lo;
+            whole_hi = block->hi[i] < whole_hi ? block->hi[i] : whole_hi;
             if (block->lo[i] >= block->hi[i])
                 continue;
             lo = block->lo[i] < lo ? block->lo[i] : lo;
             hi = block->hi[i] > hi ? block->hi[i] : hi;
         }
         block->panel_lo[panel] = lo, block->panel_hi[panel] = hi;
+        block->whole_lo[panel] = whole_lo, block->whole_hi[panel] = whole_hi;
         block->first_column = lo < block->first_column ? lo : block->first_column;
         block->last_column = hi > block->last_column ? hi : block->last_column;
     }
@@ -38,6 +41,9 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
     int nr = run->plan.kernels->nr, j0, j1, masked = 0;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     int64_t c0 = tile * block->bk + j0;
+    for (int i = 0; i < nr; i++) lo[i] = 0, hi[i] = j1 - j0;
+    if (c0 >= block->whole_lo[panel] && c0 + (j1 - j0) <= block->whole_hi[panel])
+        return 0;
     for (int i = 0; i < nr; i++) {
         int row = panel * nr + i;
         int64_t first = row < block->n ? block->lo[row] - c0 : 0, last = row < block->n ? block->hi[row] - c0 : j1 - j0;

@@ -23,31 +23,31 @@ static struct skl_panel_state *state_of(const struct skl_run *run, const struct 
 }
 
 static void push_panel(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
-                       float *const y[2], int n)
+                       int j, float *const y[2], int n)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     struct skl_panel_state *state = state_of(run, block, chunk, panel);
-    int j0, j1;
-    skl_tile_range(run, block, panel, tile, &j0, &j1);
-    skl_push_details(run, block, chunk, panel, tile * block->bk + j0, y, n); /* before scores become exponentials */
+    int64_t first = tile * block->bk + j;
+    skl_push_details(run, block, chunk, panel, first, y, n); /* before scores become exponentials */
     if (run->work->form != SKL_FORM_KL) {
         if (block->picks)
-            skl_pick_columns(w, block, chunk, panel, tile * block->bk + j0, n, y[run->work->student]);
+            skl_pick_columns(w, block, chunk, panel, first, n, y[run->work->student]);
         if (block->picks && !skl_topk_sums(run->work))
             return;
         if (block->lists)
-            skl_take_listed(run, block, panel, tile * block->bk + j0, n, y[run->work->student]);
+            skl_take_listed(run, block, panel, first, n, y[run->work->student]);
         for (int side = 0; side < 2; side++)
             if (run->work->side[side].dim)
                 k->push_lse(n, y[side], run->unit[side], side, state);
         if (block->lists)
-            skl_put_listed(run, block, panel, tile * block->bk + j0, n, y[run->work->student]);
+            skl_put_listed(run, block, panel, first, n, y[run->work->student]);
         return;
     }
-    k->push_kl(n, y[0], y[1], run->unit, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep, state);
+    k->push_kl(n, y[0], y[1], run->unit, run->plan.slack, run->plan.recompute ? SKL_KEEP_NOTHING : run->plan.keep,
+               state);
     if (block->m_kept) {
-        float *m = block->m_kept + ((tile - block->kept_from) * run->plan.panels + panel) * 2 * k->nr;
+        float *m = skl_kept_m(&run->plan, block, tile, panel, j);
         memcpy(m, state->m[0], (size_t)k->nr * sizeof *m);
         memcpy(m + k->nr, state->m[1], (size_t)k->nr * sizeof *m);
     }
@@ -55,10 +55,10 @@ static void push_panel(const struct skl_worker *w, struct skl_block *block, int6
 
 /* The second sweep: the LSEs are known. */
 static void sum_panel(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
-                      float *const y[2], int n)
+                      int j, float *const y[2], int n)
 {
     const struct skl_run *run = w->run;
-    (void)tile;
+    (void)tile, (void)j;
     skl_count_ranks(run, block, chunk, panel, y, n);
     if (skl_sweeps(run->work->form) == 2)
         run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
@@ -82,7 +82,7 @@ static void use_kept_tile(const struct skl_worker *w, struct skl_block *block, i
     for (int panel = w->from, j0, j1; panel < w->to && panel * nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         float *const mine[2] = {y[0] + panel * panel_stride + j0 * nr, y[1] + panel * panel_stride + j0 * nr};
-        use(w, block, chunk, panel, tile, mine, j1 - j0);
+        use(w, block, chunk, panel, tile, j0, mine, j1 - j0);
     }
 }
 

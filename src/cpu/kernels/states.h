@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tiles of scores x into row states, rows in the lanes, columns j = 0..n-1 down the tile. Logits in base 2 are taken
- * relative to the row's largest score: y = unit (x - m).
+ * relative to a reference: y = unit (x - m).
  *
- *     push_kl    m = max x,  l += 2^y,  acc += 2^{y_P} (y_P - y_Q)        one pass, closes KL(P || Q)
- *     push_lse   m = max x,  l += 2^y                                     the first sweep of the other divergences
+ *     push_kl    m: unit (max x - m) <= slack,  l += 2^y,  acc += 2^{y_P} (y_P - y_Q)      one pass, closes KL(P || Q)
+ *     push_lse   m = max x,  l += 2^y                          the first sweep of the other divergences
  *
  * Bytes: 8 per (row, column) are read, twice while they are in L1. A tile's sums are f32 chains of at most 16 terms,
  * and of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the number of tiles.
@@ -17,18 +17,34 @@ static inline vf finite_max(vf m)
     return vselect_lt(m, vset(-FLT_MAX), vset(0.0f), m);
 }
 
+/* The largest of 'now' and n scores of lane group v. In four chains: in one, each maximum waits for the one before it,
+ * and there is nothing else to do meanwhile. NaN passes by. */
+static inline vf largest(int n, const float *y, int v, vf now)
+{
+    vf m[4] = {now, now, now, now};
+    int j = 0;
+    for (; j + 4 <= n; j += 4) UNROLLED for (int k = 0; k < 4; k++) m[k] = vmax(vload(y + (j + k) * NR + v * VL), m[k]);
+    for (; j < n; j++) m[0] = vmax(vload(y + j * NR + v * VL), m[0]);
+    return vmax(vmax(m[0], m[1]), vmax(m[2], m[3]));
+}
+
+/* What was summed under an old maximum, under a new one. */
+static inline void move_l(vf old, vf now, vf unit, double *l)
+{
+    float factor[VL];
+    vstore(factor, vexp2((old - now) * unit));
+    for (int i = 0; i < VL; i++) l[i] *= (double)factor[i];
+}
+
 /* Raises lane group v's running maximum over a tile and rescales what was summed under the old one. Returns what is to
  * be subtracted from the tile's scores. */
 static inline vf raise_max(int n, const float *y, int v, vf unit, float *m, double *l)
 {
-    vf old = vload(m + v * VL), now = old;
-    for (int j = 0; j < n; j++) now = vmax(vload(y + j * NR + v * VL), now);
+    vf old = vload(m + v * VL), now = largest(n, y, v, old);
     vf ref = finite_max(now);
     if (vbits(vnle(now, old))) {
-        float factor[VL];
         vstore(m + v * VL, now);
-        vstore(factor, vexp2((old - ref) * unit));
-        for (int i = 0; i < VL; i++) l[v * VL + i] *= (double)factor[i];
+        move_l(old, ref, unit, l + v * VL);
     }
     return ref;
 }
@@ -49,17 +65,28 @@ static inline void move_acc(vf old_p, vf old_q, vf m_p, vf m_q, const float unit
     }
 }
 
-/* Both running maxima, over a tile. */
-static inline void raise_both(int n, const float *y_p, const float *y_q, int v, const float unit[2],
+/* References of both sides, over a tile: they stay until a score lies further above one than 'slack' in base 2, and are
+ * moved together, so that equal sides, or sides an exact offset apart, stay so. */
+static inline void raise_both(int n, const float *y_p, const float *y_q, int v, const float unit[2], vf slack,
                               struct skl_panel_state *s, vf *m_p, vf *m_q)
 {
     vf old_p = vload(s->m[0] + v * VL), old_q = vload(s->m[1] + v * VL);
+    vf now_p = largest(n, y_p, v, old_p), now_q = largest(n, y_q, v, old_q);
+    uint32_t above = vbits(vnle((now_p - old_p) * vset(unit[0]), slack)) |
+                     vbits(vnle((now_q - old_q) * vset(unit[1]), slack)); /* also when nothing was seen before */
+    now_p = vselect_bits(above, now_p, old_p), now_q = vselect_bits(above, now_q, old_q);
+    *m_p = finite_max(now_p), *m_q = finite_max(now_q);
+    if (!above)
+        return;
+    vstore(s->m[0] + v * VL, now_p), vstore(s->m[1] + v * VL, now_q);
+    vf nothing = vset(-INFINITY);
+    if (!(above & (vbits(vnle(old_p, nothing)) | vbits(vnle(old_q, nothing)))))
+        return; /* no sums either */
     double l_p_old[VL];
     memcpy(l_p_old, s->l[0] + v * VL, sizeof l_p_old);
-    *m_p = raise_max(n, y_p, v, vset(unit[0]), s->m[0], s->l[0]);
-    *m_q = raise_max(n, y_q, v, vset(unit[1]), s->m[1], s->l[1]);
-    if (vbits(vnle(*m_p, old_p)) | vbits(vnle(*m_q, old_q)))
-        move_acc(old_p, old_q, *m_p, *m_q, unit, l_p_old, s->acc[0] + v * VL);
+    move_l(old_p, *m_p, vset(unit[0]), s->l[0] + v * VL);
+    move_l(old_q, *m_q, vset(unit[1]), s->l[1] + v * VL);
+    move_acc(old_p, old_q, *m_p, *m_q, unit, l_p_old, s->acc[0] + v * VL);
 }
 
 static inline void add_lanes(double *sum, vf x)
@@ -79,12 +106,13 @@ static inline int short_sum_end(int j, int n)
 }
 
 static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *x_p, float *x_q, const float unit[2],
-                                                                  enum skl_keep keep, struct skl_panel_state *s)
+                                                                  float slack, enum skl_keep keep,
+                                                                  struct skl_panel_state *s)
 {
     vf m_p[NV], m_q[NV], l_p[NV], l_q[NV], acc[NV], zero = vset(0.0f), unit_p = vset(unit[0]), unit_q = vset(unit[1]);
     UNROLLED for (int v = 0; v < NV; v++)
     {
-        raise_both(n, x_p, x_q, v, unit, s, &m_p[v], &m_q[v]);
+        raise_both(n, x_p, x_q, v, unit, vset(slack), s, &m_p[v], &m_q[v]);
         l_p[v] = l_q[v] = acc[v] = zero;
     }
     for (int j = 0, end; j < n; j = end) {
@@ -115,14 +143,15 @@ static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *
     }
 }
 
-static void push_kl(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep, struct skl_panel_state *s)
+static void push_kl(int n, float *x_p, float *x_q, const float unit[2], float slack, enum skl_keep keep,
+                    struct skl_panel_state *s)
 {
     if (keep == SKL_KEEP_EXP_Q)
-        push_kl_keeping(n, x_p, x_q, unit, SKL_KEEP_EXP_Q, s);
+        push_kl_keeping(n, x_p, x_q, unit, slack, SKL_KEEP_EXP_Q, s);
     else if (keep == SKL_KEEP_EXP_P)
-        push_kl_keeping(n, x_p, x_q, unit, SKL_KEEP_EXP_P, s);
+        push_kl_keeping(n, x_p, x_q, unit, slack, SKL_KEEP_EXP_P, s);
     else
-        push_kl_keeping(n, x_p, x_q, unit, SKL_KEEP_NOTHING, s);
+        push_kl_keeping(n, x_p, x_q, unit, slack, SKL_KEEP_NOTHING, s);
 }
 
 /* One side's log-sum-exp alone. */
