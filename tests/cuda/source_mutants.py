@@ -274,8 +274,6 @@ MUTANTS = [
     ('sweep_mixed.cu', 'sweep_mixed_bf16', 'last(p, part) ? 0 : part + 1', 'last(p, part) ? 0 : p.mixture.members',
      'copies of the first head alone'),
     ('sweep_mixed.cu', 'sweep_mixed_bf16', 'm.member + k * f.p.rows', 'm.member', 'all heads under the first LSE'),
-    ('sweep_mixed.cu', 'sweep_mixed_bf16', 'l[i] = moved(l[i], m[i], to, factor), m[i] = to;', 'm[i] = to;',
-     "a head's l is not rescaled when m is raised"),
     ('mixed_any.cu', 'mixed_any', 'm.side ? y[i >> 2][i & 3] : t[i >> 2][i & 3];', 't[i >> 2][i & 3];',
      'the mixture is P and Q'),
     ('mixture_kernels.cu', 'mixture_kernels', 's.l * args.mixture.members', 's.l', 'a sum of the heads, not their mean'),

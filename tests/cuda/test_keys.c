@@ -228,11 +228,12 @@ static void border(void)
     release_trial(&t);
     struct kit_case c = kit_attention_case(9, 9, 8);
     struct kit_fixture f;
-    c.mix = 2, c.heads = 2, c.key_heads[S] = 1, c.key_heads[T] = 4, c.grads = KIT_GRAD_STUDENT;
+    c.mix = 2, c.map = 4, c.support = 3, c.heads = 2, c.key_heads[S] = 1, c.key_heads[T] = 4,
+    c.grads = KIT_GRAD_STUDENT;
     test_build(&f, &c);
     test_device_adopt(&f);
     out = kit_outputs(&f, 1, KIT_GRAD_STUDENT);
-    refused("mix_t on CUDA without support", &f.p, &out);
+    refused("head_map on CUDA with support", &f.p, &out);
     test_device_release(&f);
     test_destroy(&f);
 }
