@@ -18,8 +18,8 @@ static double growth_of(const struct kit_fixture *f)
     return fmax(1, sqrt((double)(f->c.dim[S] > f->c.dim[T] ? f->c.dim[S] : f->c.dim[T]) / 64));
 }
 
-/* The multiple of a row result's bound that the divergence's own sums take. Those of total variation, q where q > p, are off by as much as
- * logits are, as an LSE is: |p - q| is not least, and flat, where the sides are equal. */
+/* The multiple of a row result's bound that the divergence's own sums take. Those of total variation, q where q > p,
+ * are off by as much as logits are, as an LSE is: |p - q| is not least, and flat, where the sides are equal. */
 static double sums_of(const struct kit_fixture *f, int result)
 {
     double growth = f->c.divergence == SKL_TOTAL_VARIATION ? growth_of(f) : 1;
@@ -94,8 +94,8 @@ static double unit_of(const struct kit_fixture *f, int side)
     return !tiles ? 0 : p->round_dz ? 0x1p-8 : 0x1p-17;
 }
 
-/* Are labels multiplied apart from the divergence? A device does so where dz is more than a difference of multiples of q and p
- * but for the label's own entry: both parts of dx are then rounded, each at its own size. */
+/* Are labels multiplied apart from the divergence? A device does so where dz is more than a difference of multiples of
+ * q and p but for the label's own entry: both parts of dx are then rounded, each at its own size. */
 static int labels_apart(const struct skl_problem *p)
 {
     const struct skl_labels *l = p->labels;
@@ -111,8 +111,8 @@ static double rounded_dx(const struct kit_fixture *f, const struct skl_reference
     return fabs((side == S ? r->grad_x_s : r->grad_x_t)[j]);
 }
 
-/* By how much dz of labels, at the temperature T of the divergence, moves where logits of that temperature are off by 1:
- * those of temperature 1 are off by T. */
+/* By how much dz of labels, at the temperature T of the divergence, moves where logits of that temperature are off by
+ * 1: those of temperature 1 are off by T. */
 static double label_sensitivity(const struct kit_fixture *f, const struct skl_reference_row *r, int64_t j)
 {
     const struct skl_labels *l = f->p.labels;
@@ -319,8 +319,8 @@ static double ce_bound(const struct kit_fixture *f, const struct skl_reference_r
     return lse * (1 + (f->p.labels ? 2 * f->p.labels->z_loss * fabs(r->lse1_s) : 0));
 }
 
-/* The loss with labels is a weighted sum; a log-probability is as far off as its LSE; of two columns whose logits are equal to
- * rounding, either is the largest. */
+/* The loss with labels is a weighted sum; a log-probability is as far off as its LSE; of two columns whose logits are
+ * equal to rounding, either is the largest. */
 static double row_bound(const struct kit_fixture *f, int k, const struct skl_reference_row *r, double want)
 {
     const struct skl_labels *l = f->p.labels;

@@ -8,7 +8,8 @@
  *   a row of a gradient   5e-6 of its largest entry, plus the most that any of its entries may move by rounding:
  *                             min(3 sqrt(sum e^2 + d^2), sum 3 e + d)    over all columns (rows, for b and the bias)
  *                         e = rows 2^-24 size sensitivity slope |operand|      one rounding of a logit and its LSEs
- *                         d = unit |dx| |operand|                              one rounding of dx to 16 bits (a device), or to two bf16
+ *                         d = unit |dx| |operand|                              one rounding of dx to 16 bits (a
+ *                         device), or to two bf16
                                                                               parts (the tiles of AMX)
  *   an output in 16 bits  half a unit in its last place more
  */

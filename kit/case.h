@@ -38,8 +38,8 @@ struct kit_case {
     int own; /* gradients in the operand's dtype instead of f32 */
     double skip_below;
     int threads, isa;
-    /* The teacher's heads: so many for each of the student's (0: one, as everywhere), by a map [H] or [H, mix] if it has
-     * 'map' of them, with given LSEs, and t as it stands. */
+    /* The teacher's heads: so many for each of the student's (0: one, as everywhere), by a map [H] or [H, mix] if it
+     * has 'map' of them, with given LSEs, and t as it stands. */
     int64_t mix, map;
     int lses, raw;
     /* Linear: labels of this dtype (0: none), with struct skl_labels' numbers, and no teacher if 'alone'. */
@@ -62,8 +62,8 @@ struct kit_case kit_random_mixture(struct kit_random *r);
 struct kit_case kit_random_sinks(struct kit_random *r);
 /* A vocabulary with labels, details or both; sometimes without a teacher. */
 struct kit_case kit_random_labels(struct kit_random *r);
-/* A random case made one for a device: three in four have one 16-bit type, widths of whole vectors and memory without gaps, so
- * that they meet tensor cores. */
+/* A random case made one for a device: three in four have one 16-bit type, widths of whole vectors and memory without
+ * gaps, so that they meet tensor cores. */
 void kit_for_device(struct kit_case *c, struct kit_random *r);
 struct kit_case kit_random_device_case(struct kit_random *r);
 /* ... of teachers whose heads are not what they are elsewhere. */

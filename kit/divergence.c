@@ -35,8 +35,8 @@ static void jsd(const struct skl_problem *p, const struct skl_reference_row *r, 
     on[S] = e->q > 0 ? (1 - p->beta) * e->q * (fabs(log(e->q / m)) + fabs(r->kl_s) + 1) : 0;
 }
 
-/* KL(P || m), m = a P + (1 - a) Q: dz_P = P ((log(P/m) - a u) - c_P) and dz_Q = (1 - a) Q (c_Q - u), u = P/m - 1, which moves
- * by at most 1 / a where a logarithm moves by 1. */
+/* KL(P || m), m = a P + (1 - a) Q: dz_P = P ((log(P/m) - a u) - c_P) and dz_Q = (1 - a) Q (c_Q - u), u = P/m - 1, which
+ * moves by at most 1 / a where a logarithm moves by 1. */
 static void skew(double a, double P, double Q, double c_P, double c_Q, double *on_P, double *on_Q)
 {
     double m = a * P + (1 - a) * Q, over = m > 0 ? P / m : 0;
@@ -56,8 +56,8 @@ static void skew_reverse(const struct skl_problem *p, const struct skl_reference
     skew(p->skew, e->q, e->p, r->kl_s, r->kl_t, &on[S], &on[T]);
 }
 
-/* dz = x (sign - c) / 2. The sign itself is given where |log p - log q| is beyond every rounding: kit_random_case() does
- * not draw this divergence, tests/test_divergences.c makes sure of it. */
+/* dz = x (sign - c) / 2. The sign itself is given where |log p - log q| is beyond every rounding: kit_random_case()
+ * does not draw this divergence, tests/test_divergences.c makes sure of it. */
 static void total_variation(const struct skl_problem *p, const struct skl_reference_row *r, const struct kit_entry *e,
                             double on[2])
 {

@@ -9,7 +9,8 @@
 #include "case.h"
 #include "reference.h"
 
-/* X(its number in the header, name, sweeps over the columns that partial states take, what it has of enum kit_need, how large the terms of kl_s and kl_t are, what a rounding of the logits does) */
+/* X(its number in the header, name, sweeps over the columns that partial states take, what it has of enum kit_need, how
+ * large the terms of kl_s and kl_t are, what a rounding of the logits does) */
 #define KIT_DIVERGENCES(X)                                                           \
     X(SKL_FORWARD_KL, "forward", 1, 0, 1, forward_kl)                                \
     X(SKL_REVERSE_KL, "reverse", 1, 0, 1, reverse_kl)                                \
@@ -43,11 +44,12 @@ extern const struct kit_divergence {
 
 /* Makes it the case's divergence, with usual numbers of its own. */
 void kit_set_divergence(struct kit_case *c, int divergence);
-/* The k-th, counted around, of those whose gradient has no jumps: all but total variation, which has one where p = q. */
+/* The k-th, counted around, of those whose gradient has no jumps: all but total variation, which has one where p =
+ * q. */
 enum { KIT_SMOOTH_COUNT = KIT_DIVERGENCE_COUNT - 1 };
 void kit_set_smooth(struct kit_case *c, int k);
-/* Whether rounding decides nothing: of total variation, whether p and q differ in every column by more than a saved f32 LSE
- * rounds. */
+/* Whether rounding decides nothing: of total variation, whether p and q differ in every column by more than a saved f32
+ * LSE rounds. */
 int kit_determined(const struct skl_problem *p);
 
 extern const char *const kit_divergence_names[]; /* ends with NULL */

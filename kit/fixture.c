@@ -161,7 +161,8 @@ static struct skl_tensor build_offsets(struct kit_fixture *f, int input, int64_t
     return f->in[input].t;
 }
 
-/* Different keys all over what the query sees, for measuring; in their order, as those who choose them by index have them. */
+/* Different keys all over what the query sees, for measuring; in their order, as those who choose them by index have
+ * them. */
 static void spread_support(struct kit_fixture *f, int64_t batch, int64_t i)
 {
     const struct kit_case *c = &f->c;
@@ -175,7 +176,8 @@ static void spread_support(struct kit_fixture *f, int64_t batch, int64_t i)
     }
 }
 
-/* Keys of the query's sequence, in any order and some of them twice, and empty slots; now and then nothing but these. */
+/* Keys of the query's sequence, in any order and some of them twice, and empty slots; now and then nothing but
+ * these. */
 static void build_support(struct kit_fixture *f)
 {
     const struct kit_case *c = &f->c;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * By the definition: the columns are put into categories, each with a mass p_c of the teacher and q_c of the student. A listed
- * column is a category of its own; the others are one more (bucket), or none of the sum's (zero, teacher), or do not exist
- * (renormalise).
+ * By the definition: the columns are put into categories, each with a mass p_c of the teacher and q_c of the student. A
+ * listed column is a category of its own; the others are one more (bucket), or none of the sum's (zero, teacher), or do
+ * not exist (renormalise).
  *
  *     log q_c = LSE over c - LSE,      d log q_c / d z_j = [j in c] q_j / q_c - q_j
  *     forward  sum_c p_c log(p_c / q_c),      reverse  sum_c q_c log(q_c / p_c)
@@ -264,7 +264,8 @@ static double weight_of(const struct kit_listed *f, int64_t i)
     return f->weight ? (double)f->weight[i] : f->label && f->label[i] == IGNORED ? 0 : 1;
 }
 
-/* How far off a device may be with dx, as a part of it: half a unit in the last place where it is rounded for the products. */
+/* How far off a device may be with dx, as a part of it: half a unit in the last place where it is rounded for the
+ * products. */
 static double rounding_of_dx(const struct kit_listed *f)
 {
     int gathered = f->listed.tail == SKL_TAIL_RENORMALISE && !f->c.labels;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems with a listed teacher: random cases, what they should give by the definition in double, and how far off that may
- * be. Beside the fixtures of kit/fixture.h, whose teachers are live.
+ * Problems with a listed teacher: random cases, what they should give by the definition in double, and how far off that
+ * may be. Beside the fixtures of kit/fixture.h, whose teachers are live.
  *
  *   the loss of a row     2e-6 |x| + 1e-6, and two roundings of a logit
  *   a row of a gradient   5e-6 of its largest entry, and what one rounding of every logit and its LSE may do to it:
- *                         3 sum_j 2^-24 (1 + largest |z|) sensitivity_j |operand_j|; with the tiles of AMX 2^-17 |dx_j operand_j| more
+ *                         3 sum_j 2^-24 (1 + largest |z|) sensitivity_j |operand_j|; with the tiles of AMX 2^-17 |dx_j
+ *                         operand_j| more
  *
- * On a device three times that, and where dx is rounded to 16 bits before its products, half a unit of each dx_j, 2^-8 or 2^-11 of it.
+ * On a device three times that, and where dx is rounded to 16 bits before its products, half a unit of each dx_j, 2^-8
+ * or 2^-11 of it.
  */
 #ifndef KIT_LISTED_H
 #define KIT_LISTED_H
@@ -39,7 +41,8 @@ struct kit_listed_case {
     int threads, isa;
 };
 
-/* Sizes around the edges of tiles; lists with empty slots, columns that come twice, in some rows nothing, in some everything.
+/* Sizes around the edges of tiles; lists with empty slots, columns that come twice, in some rows nothing, in some
+ * everything.
  */
 struct kit_listed_case kit_random_listed(struct kit_random *r, int kind);
 

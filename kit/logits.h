@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The logits of one row of one side in double, by the definition: inner products, and what is made of those of several heads.
- * A part of the reference, and for those who make up inputs that must fit them, such as given LSEs.
+ * The logits of one row of one side in double, by the definition: inner products, and what is made of those of several
+ * heads. A part of the reference, and for those who make up inputs that must fit them, such as given LSEs.
  */
 #ifndef KIT_LOGITS_H
 #define KIT_LOGITS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The specification of pooled targets (docs/math.md, section 5g) in double precision: forward KL, its student's gradients. A
- * part of the reference.
+ * The specification of pooled targets (docs/math.md, section 5g) in double precision: forward KL, its student's
+ * gradients. A part of the reference.
  */
 #ifndef KIT_POOLED_H
 #define KIT_POOLED_H

@@ -173,8 +173,8 @@ static void distribution_of_row(const struct skl_problem *p, const struct skl_si
     for (int64_t j = 0; j < all; j++) of->logp[j] = of->lse == -INFINITY ? -INFINITY : of->logp[j] - of->lse;
 }
 
-/* The teacher as a mixture of heads: log t of every column, which is divided by its sum unless it is to stay as it is. It has no
- * gradient. Returns the largest |LSE| of the heads. */
+/* The teacher as a mixture of heads: log t of every column, which is divided by its sum unless it is to stay as it is.
+ * It has no gradient. Returns the largest |LSE| of the heads. */
 static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, struct distribution *of)
 {
     int64_t queries = p->s.a.shape[2], heads = p->s.a.shape[1], all = n + kit_sinks(p);
@@ -251,8 +251,9 @@ static double jsd(int64_t n, double g, double beta, struct distribution *P, stru
     return beta * *kl_p + (1 - beta) * *kl_q;
 }
 
-/* One column of a divergence sum phi(p, q): phi, g = x dphi/dx of each side x, and what the column adds to the side's row
- * result kl (header: "what the gradient of that side subtracts"). p and q are those of KL(P || Q), given by logarithms. */
+/* One column of a divergence sum phi(p, q): phi, g = x dphi/dx of each side x, and what the column adds to the side's
+ * row result kl (header: "what the gradient of that side subtracts"). p and q are those of KL(P || Q), given by
+ * logarithms. */
 struct term {
     double phi, g_p, g_q, c_p, c_q;
 };
@@ -399,7 +400,8 @@ static void tell_sink(int64_t n, const struct distribution *P, const struct dist
     out->grad_sink_t = P->dz[n] * P->slope[n], out->grad_sink_s = Q->dz[n] * Q->slope[n];
 }
 
-/* Labels: the loss becomes a weighted sum, and so does the student's dz, at the temperature of the divergence. z has room for n. */
+/* Labels: the loss becomes a weighted sum, and so does the student's dz, at the temperature of the divergence. z has
+ * room for n. */
 static void add_labels(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double g,
                        struct distribution *P, struct distribution *Q, double *z, struct skl_reference_row *out)
 {

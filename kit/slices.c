@@ -177,8 +177,8 @@ static void backward(struct kit_fixture *f, struct slice *slices, int64_t n, con
         kit_compare(f, &whole, o);
 }
 
-/* The second sweep is given both LSEs rounded to f32, which no other way is: log p is off by d_p <= 2^-24 |LSE_P|, log q likewise, and
- * a sum of p log(p / m) by at most d_p (|sum| + 1) + d_q. Returns the bounds as they were. */
+/* The second sweep is given both LSEs rounded to f32, which no other way is: log p is off by d_p <= 2^-24 |LSE_P|, log
+ * q likewise, and a sum of p log(p / m) by at most d_p (|sum| + 1) + d_q. Returns the bounds as they were. */
 static double *grant_lses(struct kit_fixture *f, int result, const double *lse, const double *lse_other)
 {
     int64_t rows = f->want[result] ? skl_reference_rows(&f->p) : 0;

@@ -10,7 +10,8 @@
 
 /* Does query i of the batch list the column? All of them, where there are no lists. */
 int kit_lists(const struct skl_problem *p, int64_t batch, int64_t i, int64_t column);
-/* -inf in place of the logits z[0 .. n-1] of those columns from lo on that it does not list. Returns whether any is left. */
+/* -inf in place of the logits z[0 .. n-1] of those columns from lo on that it does not list. Returns whether any is
+ * left. */
 int kit_hide(const struct skl_problem *p, int64_t batch, int64_t i, int64_t lo, int64_t n, double *z);
 
 #endif

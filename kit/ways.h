@@ -45,7 +45,8 @@ double kit_used(const struct kit_fixture *f, int result, int64_t index, double g
 
 /* Runs it one way and compares everything. kit_expect() comes before. */
 struct kit_outcome kit_run(struct kit_fixture *f, enum kit_way way);
-/* Whether the case can be cut into slices: not a target that does not sum to 1, nor LSEs of heads that need all columns. */
+/* Whether the case can be cut into slices: not a target that does not sum to 1, nor LSEs of heads that need all
+ * columns. */
 int kit_in_slices(const struct kit_case *c);
 /* KIT_SLICES with n slices. */
 struct kit_outcome kit_run_slices(struct kit_fixture *f, int64_t n);

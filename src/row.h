@@ -60,8 +60,8 @@ SKL_INLINE struct skl_row_state skl_empty_row(void)
 }
 
 /* acc refers to both sides' m. After these have moved to m', with shift = (m_P - m_P') - (m_Q - m_Q') and
- * factor = e^{m_P - m_P'}, this is the same sum under the new ones. An acc of +inf is the mathematics (P has mass where Q has none) and
- * stays. */
+ * factor = e^{m_P - m_P'}, this is the same sum under the new ones. An acc of +inf is the mathematics (P has mass where
+ * Q has none) and stays. */
 SKL_INLINE double skl_moved_acc(double acc, double l_p, double shift, double factor)
 {
     return l_p == 0 || isinf(acc) ? acc : (acc + l_p * shift) * factor;
@@ -150,8 +150,8 @@ SKL_INLINE struct skl_row_result skl_finish_row(int form, const double param[2],
     return r;
 }
 
-/* A target t that is P times its sum S, and not divided by it: sum t (log t - log q) = S (KL(P || Q) + log S), whose gradient
- * is S times that of the KL. */
+/* A target t that is P times its sum S, and not divided by it: sum t (log t - log q) = S (KL(P || Q) + log S), whose
+ * gradient is S times that of the KL. */
 SKL_INLINE double skl_sum_of_target(const struct skl_row_result *r)
 {
     return exp(r->lse[0]);

@@ -55,8 +55,8 @@ struct skl_work_side {
     int64_t members, member;
     const int32_t *map;
     int64_t map_stride[2];
-    /* Of a mixture: log-denominators of the heads as they were given, [batch][head of a][row], or else found by a sweep of
-     * their own, m and l [member][row number]; and unit of a head's scores, that of x being log 2. */
+    /* Of a mixture: log-denominators of the heads as they were given, [batch][head of a][row], or else found by a sweep
+     * of their own, m and l [member][row number]; and unit of a head's scores, that of x being log 2. */
     struct skl_rows head_lse;
     float *head_m, *head_l;
     double head_unit;

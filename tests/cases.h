@@ -23,8 +23,8 @@ extern const struct kit_memory test_memory;
 
 struct kit_case test_random_case(void);
 
-/* With STREAMKL_TEST_BF16=1 in the environment all operands are bf16: for the units that multiply it. With STREAMKL_TEST_SPLIT=1
- * all are f32, in bf16 parts where the instruction set has products of these. */
+/* With STREAMKL_TEST_BF16=1 in the environment all operands are bf16: for the units that multiply it. With
+ * STREAMKL_TEST_SPLIT=1 all are f32, in bf16 parts where the instruction set has products of these. */
 void test_build(struct kit_fixture *f, const struct kit_case *c);
 void test_destroy(struct kit_fixture *f); /* checks that no call changed the inputs since kit_expect() */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What f32 code that stores everything ("eager") computes from a row's logits: log-softmax by the maximum, forward KL and
- * its dz. The promises about large logits and offsets are made relative to its errors.
+ * What f32 code that stores everything ("eager") computes from a row's logits: log-softmax by the maximum, forward KL
+ * and its dz. The promises about large logits and offsets are made relative to its errors.
  */
 #ifndef TEST_EAGER_H
 #define TEST_EAGER_H

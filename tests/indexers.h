@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A random indexer with everything it may be given, where its results go, and a comparison with the reference in double: for the
- * tests of the CPU and of CUDA.
+ * A random indexer with everything it may be given, where its results go, and a comparison with the reference in
+ * double: for the tests of the CPU and of CUDA.
  */
 #ifndef TEST_INDEXERS_H
 #define TEST_INDEXERS_H

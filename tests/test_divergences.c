@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The divergences of two sweeps: total variation in every way, limits in which they are one another, and exact zeros. */
+ * The divergences of two sweeps: total variation in every way, limits in which they are one another, and exact
+ * zeros. */
 #include "cases.h"
 
 /* Random problems whose sides differ in every column by more than a saved f32 LSE rounds. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What rounding must not touch. Where the truth is exactly 0 (identical sides, one column, flat rows) so are loss and
- * gradients, in every call and on every instruction set; a constant between the sides, and logits as large as 1e30, cost
- * no more digits than softmax and KL written out in f32 ("eager") lose on them.
+ * gradients, in every call and on every instruction set; a constant between the sides, and logits as large as 1e30,
+ * cost no more digits than softmax and KL written out in f32 ("eager") lose on them.
  */
 #include "eager.h"
 

@@ -284,8 +284,8 @@ static double value_of(double up, double scale, double softcap, float grad[6])
     return value;
 }
 
-/* A softcap that no logit comes near, up to the largest f32, is none; an operand that the scale would make infinite is not
- * made so. */
+/* A softcap that no logit comes near, up to the largest f32, is none; an operand that the scale would make infinite is
+ * not made so. */
 static void far_from_one(void)
 {
     static const double softcaps[] = {1e32, 1e37, 3e38, 1e200};
@@ -304,8 +304,8 @@ static void far_from_one(void)
     CHECK(value_of(0x1p-110, 1000, 0, capped) == want, "not %g", want);
 }
 
-/* JSD with a mixture that is nearly one side: log(m/p) must not be lost in 1 - beta. kl_t against eager f32's error, which
- * is some 1e-7 of log(1/beta). */
+/* JSD with a mixture that is nearly one side: log(m/p) must not be lost in 1 - beta. kl_t against eager f32's error,
+ * which is some 1e-7 of log(1/beta). */
 static void lopsided_mixture(void)
 {
     static const double betas[] = {0.001, 0.999, 1e-5};

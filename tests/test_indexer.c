@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Indexers against the reference in double: random cases on every instruction set, every way; the same bits for any number of
- * threads; weight 0, NaN, and what the border refuses. */
+ * Indexers against the reference in double: random cases on every instruction set, every way; the same bits for any
+ * number of threads; weight 0, NaN, and what the border refuses. */
 #include "indexers.h"
 
 static float rows[4][MOST];

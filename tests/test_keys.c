@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of keys: against the reference on every instruction set and every way, the same as dense attention where everything is
- * listed, the same bits for any number of threads; duplicates, empty lists, blocks, NaN in keys that are not listed, and
- * what the border refuses. Random cases of every other option are in test_engine.
+ * Lists of keys: against the reference on every instruction set and every way, the same as dense attention where
+ * everything is listed, the same bits for any number of threads; duplicates, empty lists, blocks, NaN in keys that are
+ * not listed, and what the border refuses. Random cases of every other option are in test_engine.
  */
 #include "cases.h"
 

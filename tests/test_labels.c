@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cross-entropy beside a divergence and without a teacher, and what rows tell, against the kit's reference in every way to run;
- * and what the border refuses of labels and of lists of columns. */
+ * Cross-entropy beside a divergence and without a teacher, and what rows tell, against the kit's reference in every way
+ * to run; and what the border refuses of labels and of lists of columns. */
 #include "cases.h"
 
 enum { ROWS = 37, COLUMNS = 413, IGNORED = -100 };
 
-/* Everything that labels and details are made of, at a temperature of their own and at that of the divergence; rows of more
- * than one block of dim, where scores are complete only after several products. */
+/* Everything that labels and details are made of, at a temperature of their own and at that of the divergence; rows of
+ * more than one block of dim, where scores are complete only after several products. */
 static void compare(int dim, int divergence, double temperature, int alone)
 {
     struct kit_case c = kit_linear_case(ROWS, COLUMNS, dim);

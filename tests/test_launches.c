@@ -305,7 +305,8 @@ static void many_heads(void)
     }
 }
 
-/* Sinks: a block for each head sums their gradient, with or without other gradients and rows; the states get them once a sweep. */
+/* Sinks: a block for each head sums their gradient, with or without other gradients and rows; the states get them once
+ * a sweep. */
 static void sinks(void)
 {
     for (int rows = 0; rows < 2; rows++)
@@ -328,8 +329,8 @@ static void sinks(void)
         }
 }
 
-/* Lists of keys and indexers: no product of cuBLAS, grids within CUDA's limits, and a workspace that does not grow with rows x
- * keys. */
+/* Lists of keys and indexers: no product of cuBLAS, grids within CUDA's limits, and a workspace that does not grow with
+ * rows x keys. */
 static void keys(void)
 {
     enum { HEADS = 4, D = 300, K = 100 };
@@ -362,8 +363,8 @@ static void keys(void)
     }
 }
 
-/* Mixed heads: where their LSEs are not given, a sweep of each of them, in a backward, too; each is made ready once. A map to one
- * head each is two copies. */
+/* Mixed heads: where their LSEs are not given, a sweep of each of them, in a backward, too; each is made ready once. A
+ * map to one head each is two copies. */
 static void mixed_heads(void)
 {
     for (int k = 0; k < 4; k++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listed teachers against their definition in double, over random cases and all ways to run them; and what the border refuses. */
+ * Listed teachers against their definition in double, over random cases and all ways to run them; and what the border
+ * refuses. */
 #include "cases.h"
 #include "kit/listed.h"
 
@@ -109,8 +110,8 @@ static void border(void)
     CHECK(value != 7, "nothing was written");
 }
 
-/* Renormalised, the columns off the list do not exist, however large they are: also where the LSE of all columns is asked for,
- * under which those of the list have no mass at all. */
+/* Renormalised, the columns off the list do not exist, however large they are: also where the LSE of all columns is
+ * asked for, under which those of the list have no mass at all. */
 static void far_below(int reverse)
 {
     static float a[] = {1}, b[] = {3000, 0, 1}, logprobs[] = {0, 0}, lse, da, db[3];

@@ -270,7 +270,8 @@ static void flat_in_rows(void)
             }
 }
 
-/* Where a vocabulary's matrices are large, the default is an eighth of them, and what it gives is more rows in a block. */
+/* Where a vocabulary's matrices are large, the default is an eighth of them, and what it gives is more rows in a
+ * block. */
 static void large_vocabulary(void)
 {
     struct kit_case c = kit_linear_case(4096, 152064, 2048);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Teachers that are mixtures of heads, with LSEs found or given: against the reference in double, every way and on every
- * instruction set; the same bits for any number of threads; exact zeros, NaN, and what the border refuses. */
+ * Teachers that are mixtures of heads, with LSEs found or given: against the reference in double, every way and on
+ * every instruction set; the same bits for any number of threads; exact zeros, NaN, and what the border refuses. */
 #include "cases.h"
 
 static struct kit_case mixture(int64_t mix, int lses)

@@ -160,8 +160,8 @@ static void skipping(void)
     }
 }
 
-/* What the call just wrote becomes what is expected, the gradients up to the rounding of f32 sums (a tile unit takes dz in
- * two parts of bf16, a list in f32) and what the problem leaves out. */
+/* What the call just wrote becomes what is expected, the gradients up to the rounding of f32 sums (a tile unit takes dz
+ * in two parts of bf16, a list in f32) and what the problem leaves out. */
 static void expect_the_same(struct kit_fixture *f)
 {
     double rounding = test_bf16() && skl_isa_available(SKL_ISA_AMX) ? 0x1p-15 : 1e-6;

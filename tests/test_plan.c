@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans for machines that are not here: nothing that a sum depends on changes with the number of threads, many threads have
- * something to do, and memory stays within the limit.
+ * Plans for machines that are not here: nothing that a sum depends on changes with the number of threads, many threads
+ * have something to do, and memory stays within the limit.
  */
 #include "../src/cpu/phases.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pooled targets against the reference in double: random cases on every instruction set, every way; the same bits for any number
- * of threads; exact zeros with blocks of one key, NaN, and what the border refuses. */
+ * Pooled targets against the reference in double: random cases on every instruction set, every way; the same bits for
+ * any number of threads; exact zeros with blocks of one key, NaN, and what the border refuses. */
 #include "../kit/pooled.h"
 #include "cases.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels on shards of a vocabulary: ids count the columns of all shards; loss, cross-entropy and gradients are those of one
- * call, and the rows the same bits on every shard.
+ * Labels on shards of a vocabulary: ids count the columns of all shards; loss, cross-entropy and gradients are those of
+ * one call, and the rows the same bits on every shard.
  */
 #include "shards.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shards of the columns that meet once a block of rows: value, rows and gradients are those of one call, at its own bounds;
- * the same bits on every shard and for any number of threads; as many meetings on every shard, whatever it holds. And what
- * happens when one of them fails, and what the border refuses.
+ * Shards of the columns that meet once a block of rows: value, rows and gradients are those of one call, at its own
+ * bounds; the same bits on every shard and for any number of threads; as many meetings on every shard, whatever it
+ * holds. And what happens when one of them fails, and what the border refuses.
  */
 #include "shards.h"
 
@@ -274,7 +274,8 @@ static void any_threads(void)
     test_destroy(&f);
 }
 
-/* A callback that refuses, in each of the meetings: that shard's call ends with what it said, the others' with theirs. */
+/* A callback that refuses, in each of the meetings: that shard's call ends with what it said, the others' with
+ * theirs. */
 static void failing_callback(void)
 {
     struct kit_case c = kit_linear_case(60, 400, 32);

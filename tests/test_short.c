@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many short segments, which threads take whole, each its own; and windows, of which a block keeps only what it sees. Against
- * the reference in every way, the same bits for any number of threads, progress and cancelling; and the sum of the rows' losses,
- * which must not depend on the order in which they come.
+ * Many short segments, which threads take whole, each its own; and windows, of which a block keeps only what it sees.
+ * Against the reference in every way, the same bits for any number of threads, progress and cancelling; and the sum of
+ * the rows' losses, which must not depend on the order in which they come.
  */
 #include "../src/cpu/exact_sum.h"
 #include "cases.h"

@@ -12,7 +12,8 @@
 
 #include <float.h>
 
-/* --------------------------------------------------------------------------------------------- product by product --- */
+/* --------------------------------------------------------------------------------------------- product by product
+ * --- */
 
 enum { ROWS = 32, DIM_MAX = 1100 };
 
@@ -174,7 +175,8 @@ static void odd_ones(const struct skl_kernels *stand_in, const struct skl_kernel
             }
 }
 
-/* --------------------------------------------------------------------------------------------------- who takes it --- */
+/* --------------------------------------------------------------------------------------------------- who takes it
+ * --- */
 
 static struct skl_tensor nowhere(int dtype, int linear, int k, int64_t n, int64_t dim)
 {
@@ -236,7 +238,8 @@ static void who_takes_it(void)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------ whole calls --- */
+/* ------------------------------------------------------------------------------------------------------ whole calls
+ * --- */
 
 /* Values and LSEs of a call, and the row's losses, bit by bit. */
 static void run(struct kit_fixture *f, int split, int threads, float *rows)
@@ -252,8 +255,8 @@ static void run(struct kit_fixture *f, int split, int threads, float *rows)
     }
 }
 
-/* The default where it applies: results of f32, not those of FMAs, the same for any number of threads; switched off, the
- * bits of FMAs, which a call that saves m_s has, too. Some rows and columns are odd. */
+/* The default where it applies: results of f32, not those of FMAs, the same for any number of threads; switched off,
+ * the bits of FMAs, which a call that saves m_s has, too. Some rows and columns are odd. */
 static void by_default(void)
 {
     enum { N = 512, V = 100, D = 1024 };

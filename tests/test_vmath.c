@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, and tanh. */
+ * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, and
+ * tanh. */
 #include "../src/cpu/kernels.h"
 #include "../src/float_mode.h"
 #include "test.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Somebody else's tile code, on the words of tiles.h or of tiles_c.h, whichever was included before: it configures three
- * tiles once, trusts that, and multiplies now and then, as oneDNN does. USER is the name of its table.
+ * Somebody else's tile code, on the words of tiles.h or of tiles_c.h, whichever was included before: it configures
+ * three tiles once, trusts that, and multiplies now and then, as oneDNN does. USER is the name of its table.
  */
 #include "tile_user_table.h"
 

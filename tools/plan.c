@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streamkl plan: how the CPU engine would run a call on any number of threads, without such a machine and without operands.
+ * streamkl plan: how the CPU engine would run a call on any number of threads, without such a machine and without
+ * operands.
  */
 #include "calls.h"
 #include "commands.h"

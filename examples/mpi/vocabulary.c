@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A vocabulary over the ranks of MPI: each holds some rows of both heads and all hidden states, and gets the loss of the
- * whole vocabulary, its part of dW, and the sum of dx. Every rank then does the whole alone, and compares.
+ * A vocabulary over the ranks of MPI: each holds some rows of both heads and all hidden states, and gets the loss of
+ * the whole vocabulary, its part of dW, and the sum of dx. Every rank then does the whole alone, and compares.
  *
  *     mpicc -O2 vocabulary.c -lstreamkl -lm -o vocabulary && mpirun -n 4 ./vocabulary
  */
@@ -22,7 +22,8 @@ struct ranks {
     struct skl_state *all; /* [size][ROWS_AT_ONCE] */
 };
 
-/* Everybody's states to everybody, 48 bytes a row and rank; merged in the order of the ranks: the same bits everywhere. */
+/* Everybody's states to everybody, 48 bytes a row and rank; merged in the order of the ranks: the same bits
+ * everywhere. */
 static int exchange(void *data, struct skl_state *states, int64_t rows)
 {
     struct ranks *r = data;

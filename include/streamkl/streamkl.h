@@ -15,13 +15,13 @@
  * at the same time from any number of threads.
  *
  * How this interface grows. A program that was compiled against an older header keeps working with a newer library:
- *   - skl_problem and skl_outputs begin with their size, and new fields are only ever added at their end. A field that a
- *     caller's header does not have yet is 0, and 0 always means its default ("not given", "not wanted").
+ *   - skl_problem and skl_outputs begin with their size, and new fields are only ever added at their end. A field that
+ *     a caller's header does not have yet is 0, and 0 always means its default ("not given", "not wanted").
  *   - A caller whose header is newer than the library works as long as the fields that the library does not know are 0;
  *     otherwise the call is refused with a sentence.
  *   - skl_tensor, skl_side, skl_grads and skl_state are frozen: they have no size of their own and never change.
- *   - A group of fields that belong together comes as a structure of its own that begins with its size, behind a pointer
- *     at the end of skl_problem.
+ *   - A group of fields that belong together comes as a structure of its own that begins with its size, behind a
+ *     pointer at the end of skl_problem.
  */
 #ifndef STREAMKL_H
 #define STREAMKL_H
@@ -119,10 +119,10 @@ static inline struct skl_tensor skl_on_cuda(struct skl_tensor t, int32_t index)
 enum skl_use {
     SKL_ATTENTION = 0,
     SKL_LINEAR = 1,
-    /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the mean of the
-     * softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t as in attention. Rows
-     * are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is 0. Make it with
-     * skl_problem_of(SKL_INDEXER, ...). On CUDA it is right, and slow (docs/cuda.md). */
+    /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the
+     * mean of the softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t
+     * as in attention. Rows are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is
+     * 0. Make it with skl_problem_of(SKL_INDEXER, ...). On CUDA it is right, and slow (docs/cuda.md). */
     SKL_INDEXER = 2
 };
 
@@ -135,7 +135,7 @@ enum skl_divergence {
     SKL_SKEW_REVERSE_KL = 4, /* KL(q || (1 - skew) p + skew q) */
     SKL_TOTAL_VARIATION = 5, /* 1/2 sum |p - q| */
     SKL_ALPHA_BETA = 6       /* (alpha/(alpha+beta) sum p^(alpha+beta) + beta/(alpha+beta) sum q^(alpha+beta)
-                                - sum p^alpha q^beta) / (alpha beta); alpha or beta 0: its limit. alpha + beta >= 0.001 */
+                                - sum p^alpha q^beta) / (alpha beta); either 0: its limit. alpha + beta >= 0.001 */
 };
 
 enum skl_pool { SKL_POOL_MAX = 0, SKL_POOL_SUM = 1 };
@@ -179,13 +179,14 @@ struct skl_labels {
     size_t struct_size;    /* sizeof(struct skl_labels) */
     struct skl_tensor ids; /* i32 or i64 over the rows: columns, or 'ignore'. CUDA does not look: other ids give NaN */
     double weight, kl_weight, lse_weight;
-    /* A row with this label has no cross-entropy; if the problem has no row weights, it takes no part at all: as a row of
-     * weight 0. */
+    /* A row with this label has no cross-entropy; if the problem has no row weights, it takes no part at all: as a row
+     * of weight 0. */
     int64_t ignore;
     double smoothing, z_loss; /* 0 <= smoothing < 1, z_loss >= 0 */
 };
 
-/* What becomes of the columns that a listed teacher does not name. p: what is listed, S: its columns, q: the student. */
+/* What becomes of the columns that a listed teacher does not name. p: what is listed, S: its columns, q: the
+ * student. */
 enum skl_tail {
     SKL_TAIL_BUCKET = 0,      /* together they are one more column, of the mass that is missing to 1 */
     SKL_TAIL_RENORMALISE = 1, /* they do not exist: both sides on S. Needs dot products with the columns of S alone */
@@ -195,7 +196,8 @@ enum skl_tail {
 
 /* A teacher as lists of columns and their log-probabilities, in place of t.a and t.b; linear problems, forward KL,
  * and reverse KL with SKL_TAIL_BUCKET and SKL_TAIL_RENORMALISE. A row whose list is empty is as a row without columns.
- * CUDA does not look at the lists: an id that is neither a column nor -1 gives NaN in its row, a sum above 1 counts as 1. */
+ * CUDA does not look at the lists: an id that is neither a column nor -1 gives NaN in its row, a sum above 1 counts as
+ * 1. */
 struct skl_listed {
     size_t struct_size;         /* sizeof(struct skl_listed) */
     struct skl_tensor ids;      /* i32 or i64, [.., K] over the rows: columns in any order, -1: an empty slot */
@@ -203,8 +205,8 @@ struct skl_listed {
     struct skl_tensor tail_logprob; /* optional f32 over the rows: log of the mass that is not listed, if not 1 - sum */
     int32_t tail;                   /* enum skl_tail */
     int32_t reserved;               /* 0 */
-    /* The temperature at which the lists were made; 0: 1. Where it is not the problem's, every mass, that of the rest too, is
-     * raised to stored_temperature / temperature, and their sum made 1 again. */
+    /* The temperature at which the lists were made; 0: 1. Where it is not the problem's, every mass, that of the rest
+     * too, is raised to stored_temperature / temperature, and their sum made 1 again. */
     double stored_temperature;
 };
 
@@ -216,12 +218,12 @@ typedef int (*skl_progress)(void *data, double fraction);
 struct skl_state;
 typedef int (*skl_exchange)(void *data, struct skl_state *states, int64_t rows);
 
-/* The problem's columns are one shard of many, of a vocabulary or of keys; the same rows are on every shard. skl_value and
- * skl_value_and_grad meet the other shards after each sweep over a block of rows: value and row results are those of all columns
- * and the same everywhere, gradients of b are those of this shard's columns, gradients of a this shard's part of a sum.
- * How many exchanges there are, and of how many rows, follows from the rows and the divergence alone, whatever this shard
- * holds (even no column), weights or sees: ceil(N / rows) for linear, for attention of each (batch, head), times the sweeps.
- * A call that is refused makes none of them: agree on the arguments before.
+/* The problem's columns are one shard of many, of a vocabulary or of keys; the same rows are on every shard. skl_value
+ * and skl_value_and_grad meet the other shards after each sweep over a block of rows: value and row results are those
+ * of all columns and the same everywhere, gradients of b are those of this shard's columns, gradients of a this shard's
+ * part of a sum. How many exchanges there are, and of how many rows, follows from the rows and the divergence alone,
+ * whatever this shard holds (even no column), weights or sees: ceil(N / rows) for linear, for attention of each (batch,
+ * head), times the sweeps. A call that is refused makes none of them: agree on the arguments before.
  * skl_backward on a shard needs this for labels alone, first and columns: it meets nobody, and exchange may be NULL. */
 struct skl_shard {
     size_t struct_size; /* sizeof(struct skl_shard) */
@@ -230,8 +232,8 @@ struct skl_shard {
     /* Of an exchange, at most 16384; the same on every shard. 0: 512. The logits of so many rows are kept, or computed
      * again where they pass the workspace limit. */
     int64_t rows;
-    /* With labels, whose ids then count the columns of all shards: which of these the problem's first one is, and how many
-     * there are. A row then has two states, with smoothing three. */
+    /* With labels, whose ids then count the columns of all shards: which of these the problem's first one is, and how
+     * many there are. A row then has two states, with smoothing three. */
     int64_t first, columns;
 };
 
@@ -262,8 +264,8 @@ struct skl_problem {
 
     int32_t threads; /* 0: skl_max_threads(). Results are the same bits for any number */
     int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA, a name as of skl_isa_name(), caps it too */
-    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their gradients
-     * if that is more, or what the call needs at least. */
+    /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their
+     * gradients if that is more, or what the call needs at least. */
     size_t workspace_limit;
     skl_progress progress; /* optional */
     void *progress_data;
@@ -290,20 +292,22 @@ struct skl_problem {
     const struct skl_labels *labels; /* optional; not with skl_partial and skl_finish */
     double num_items;                /* > 0: the denominator of a mean, instead of the sum of the weights */
 
-    /* Optional, i32 or i64, shaped as a: for each row the columns whose mass out.mass_s and mass_t tell. -1: an empty slot; a
-     * column that is named twice counts twice, one that the row does not see has no mass. */
+    /* Optional, i32 or i64, shaped as a: for each row the columns whose mass out.mass_s and mass_t tell. -1: an empty
+     * slot; a column that is named twice counts twice, one that the row does not see has no mass. */
     struct skl_tensor mass_ids;
 
-    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA head_map not beside support. t.a has Ht
-     * heads, t.b some number that divides Ht; student head h is compared with the mean of the softmaxes of the teacher's heads
+    /* Attention: the teacher as a mixture of its heads, without a gradient; on CUDA head_map not beside support. t.a
+     * has Ht heads, t.b some number that divides Ht; student head h is compared with the mean of the softmaxes of the
+     * teacher's heads
      *     h mix_t .. h mix_t + mix_t - 1 (Ht = H mix_t),    or head_map[h][0 .. mix_t-1].
-     * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a mixture
-     * that f32 may not hold; with partial rows only if lse_t is given. */
+     * 0: a head of the teacher for each of the student's. Not with SKL_REVERSE_KL and SKL_ALPHA_BETA, which divide by a
+     * mixture that f32 may not hold; with partial rows only if lse_t is given. */
     int64_t mix_t;
-    /* Optional i32 [H] or [H, mix_t] (mix_t may then be 0): heads of t.a. CUDA does not look before the call: others give NaN. */
+    /* Optional i32 [H] or [H, mix_t] (mix_t may then be 0): heads of t.a. CUDA does not look before the call: others
+     * give NaN. */
     struct skl_tensor head_map;
-    /* Optional f32 [B, Ht, N]: log-denominators of the teacher's heads, of whatever they were summed over (more keys, a sink).
-     * The target is t = mean of e^{z - lse}, and the heads are gone through once instead of twice. -inf: t = 0.
+    /* Optional f32 [B, Ht, N]: log-denominators of the teacher's heads, of whatever they were summed over (more keys, a
+     * sink). The target is t = mean of e^{z - lse}, and the heads are gone through once instead of twice. -inf: t = 0.
      * Of a single head that is divided by its sum it cancels, and is not read. */
     struct skl_tensor lse_t;
     /* 0: t is divided by its sum over the row. 1: it stays as it is, loss = sum_j t (log t - log q) and
@@ -315,32 +319,34 @@ struct skl_problem {
      * sequences, progress, and details of rows but out.kl, ce, logprob_s and l1_s. */
     const struct skl_shard *shard;
 
-    /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are faster, and
-     * off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as good as f32's. */
+    /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are
+     * faster, and off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as
+     * good as f32's. */
     int64_t round_dz;
 
     const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end */
 
-    /* Attention, on the CPU: the student's keys are blocks of so many keys of the teacher, the last perhaps shorter: s.b has
-     * ceil(M / pool_block) rows. The teacher's logit of a block is that of its largest key, or the LSE of its keys; of those that the
-     * row sees. Masks count the teacher's keys, and a row sees the blocks that hold one that it sees. No gradient of the teacher;
-     * not with columns, partial rows, mixtures and shards. 0: no blocks. */
+    /* Attention, on the CPU: the student's keys are blocks of so many keys of the teacher, the last perhaps shorter:
+     * s.b has ceil(M / pool_block) rows. The teacher's logit of a block is that of its largest key, or the LSE of its
+     * keys; of those that the row sees. Masks count the teacher's keys, and a row sees the blocks that hold one that it
+     * sees. No gradient of the teacher; not with columns, partial rows, mixtures and shards. 0: no blocks. */
     int64_t pool_block;
     int32_t pool;          /* enum skl_pool */
     int32_t reserved_pool; /* 0 */
 
-    /* Packed sequences of attention and indexers, one after the other in the rows and in the columns of one batch (B = 1): optional i32
-     * [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which see columns
-     * cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of rows or columns. N
-     * and M of 'causal' and of the windows are those of the sequence, and begin, end, mass_ids and top1 count from its first column. Not
-     * with pool_block and shards. CUDA does not look before the call: other offsets give NaN. */
+    /* Packed sequences of attention and indexers, one after the other in the rows and in the columns of one batch (B =
+     * 1): optional i32 [sequences + 1], both or none. Sequence k has rows cu_seqlens_q[k] .. cu_seqlens_q[k+1]-1, which
+     * see columns cu_seqlens_k[k] .. cu_seqlens_k[k+1]-1 and no others; the first entry is 0, the last the number of
+     * rows or columns. N and M of 'causal' and of the windows are those of the sequence, and begin, end, mass_ids and
+     * top1 count from its first column. Not with pool_block and shards. CUDA does not look before the call: other
+     * offsets give NaN. */
     struct skl_tensor cu_seqlens_q, cu_seqlens_k;
 
     /* Attention and indexers: optional i32 [B, N, K], a list of keys for each query and all its heads, in any order.
-     * -1: an empty slot; a key that is listed twice counts once, and one that the masks hide is not seen. Both softmaxes are
-     * over what is listed and seen; a query without such a key is a row without columns. With packed sequences a list
-     * counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows. CUDA does not look before
-     * the call: an id that is neither a key nor -1 gives NaN in the rows of its query. */
+     * -1: an empty slot; a key that is listed twice counts once, and one that the masks hide is not seen. Both
+     * softmaxes are over what is listed and seen; a query without such a key is a row without columns. With packed
+     * sequences a list counts from the sequence's first column. Not with pool_block, mass_ids, shards and partial rows.
+     * CUDA does not look before the call: an id that is neither a key nor -1 gives NaN in the rows of its query. */
     struct skl_tensor support;
     int64_t support_block; /* entries of 'support' are blocks of so many keys, the last perhaps shorter. 0: keys */
 
@@ -353,10 +359,10 @@ struct skl_problem {
      * partial rows and shards. */
     struct skl_tensor sink_s, sink_t;
 
-    /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, logits may be products of three bf16 parts of each
-     * number, with the error of f32 (docs/math.md, section 10). By default where that is taken to be faster than FMAs: values
-     * of linear problems with 512 rows or more, of dim 1024 or more on both sides, that ask for no gradient and for no m
-     * that one is made of later (docs/performance.md). */
+    /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, logits may be products of three bf16 parts of
+     * each number, with the error of f32 (docs/math.md, section 10). By default where that is taken to be faster than
+     * FMAs: values of linear problems with 512 rows or more, of dim 1024 or more on both sides, that ask for no
+     * gradient and for no m that one is made of later (docs/performance.md). */
     int64_t split_f32;
 };
 
@@ -372,19 +378,19 @@ struct skl_outputs {
     double *value;                  /* the reduced loss; for CUDA tensors in device memory, as everything here */
     struct skl_tensor loss;         /* f32 over the rows: divergence of each row, not weighted */
     struct skl_tensor lse_s, lse_t; /* f32 over the rows: log sum_j exp z[i,j] */
-    /* f32 over the rows, for the backward of all but forward and reverse KL: what the gradient of that side subtracts. Of
-     * SKL_JSD these are KL(q || m) and KL(p || m). */
+    /* f32 over the rows, for the backward of all but forward and reverse KL: what the gradient of that side subtracts.
+     * Of SKL_JSD these are KL(q || m) and KL(p || m). */
     struct skl_tensor kl_s, kl_t;
     struct skl_grads s, t; /* gradients of the reduced loss */
 
     /* Optional f32 over the rows: the LSEs in two parts, LSE = unit m + log l with unit = |scale| / temperature (with a
      * softcap 1 / temperature). unit m is a reference near the row's largest logit z, l = sum e^{z - unit m}. An LSE is
-     * rounded, its parts are not: a backward that gets all four of them in 'saved' is exact where one that gets only the
-     * LSEs is off by the rounding of an LSE. */
+     * rounded, its parts are not: a backward that gets all four of them in 'saved' is exact where one that gets only
+     * the LSEs is off by the rounding of an LSE. */
     struct skl_tensor m_s, m_t, l_s, l_t;
 
-    /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and skl_finish;
-     * on CUDA each of entropy, reverse, jsd, tv, top1 and rank is a sweep more. */
+    /* Optional, over the rows; f32, top1 and rank i32. What is not asked for costs nothing. Not of skl_partial and
+     * skl_finish; on CUDA each of entropy, reverse, jsd, tv, top1 and rank is a sweep more. */
     struct skl_tensor kl;                   /* the divergence alone, not weighted */
     struct skl_tensor ce;                   /* the cross-entropy alone, not weighted; 0 for an ignored label */
     struct skl_tensor entropy_s, entropy_t; /* at the temperature of the divergence */
@@ -393,13 +399,13 @@ struct skl_outputs {
     struct skl_tensor reverse, jsd, tv;     /* KL the other way, JSD with beta 0.5, total variation: a second sweep */
     struct skl_tensor l1_s;                 /* sum e^{z' - z'(m_s)}: for the backward of a problem with labels */
     struct skl_tensor mass_s, mass_t; /* the probability of problem.mass_ids, at the temperature of the divergence */
-    /* Where one side's top1 stands in the other's order: how many logits of the student are larger than its logit of the
-     * teacher's top1, and the reverse. 0: it is the top there too. A second sweep. */
+    /* Where one side's top1 stands in the other's order: how many logits of the student are larger than its logit of
+     * the teacher's top1, and the reverse. 0: it is the top there too. A second sweep. */
     struct skl_tensor rank_s, rank_t;
 
-    /* Optional f32 over the rows, of a problem with a listed teacher: the parts of the student's LSE over the columns that are
-     * not listed, as m_s and l_s. Its backward needs them (and m_s with l1_s, not l_s or lse_s), but for SKL_TAIL_RENORMALISE without
-     * labels. */
+    /* Optional f32 over the rows, of a problem with a listed teacher: the parts of the student's LSE over the columns
+     * that are not listed, as m_s and l_s. Its backward needs them (and m_s with l1_s, not l_s or lse_s), but for
+     * SKL_TAIL_RENORMALISE without labels. */
     struct skl_tensor m_rest, l_rest;
 
     /* Optional f32 over the rows, of a problem with both sinks: the probability of the sink. */
@@ -450,8 +456,8 @@ static inline struct skl_outputs skl_no_outputs(void)
 /* ----------------------------------------------------------------------------------------------- calls --- */
 
 /* Value only: one pass over the columns, two products. Gradients in 'out' must not be given. Extra memory does not
- * grow with rows or columns (divergences other than forward and reverse KL, and results that take a second sweep, keep a
- * block of rows of logits, within the limit). */
+ * grow with rows or columns (divergences other than forward and reverse KL, and results that take a second sweep, keep
+ * a block of rows of logits, within the limit). */
 SKL_API enum skl_status skl_value(const struct skl_problem *p, const struct skl_outputs *out);
 
 /* Value and the gradients of the reduced loss: four products, keeping a block of rows; six when that block would
@@ -461,24 +467,24 @@ SKL_API enum skl_status skl_value_and_grad(const struct skl_problem *p, const st
 /* Gradients alone, recomputed tile by tile: four products. 'saved' holds what skl_value wrote: lse_s and lse_t (or,
  * better, m_s, m_t, l_s and l_t, which are used instead), and
  * loss (forward KL with teacher gradients, reverse KL with student gradients) or kl_s / kl_t (the other divergences,
- * for the side with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span more
- * columns than this problem holds: that is the backward of one shard of a vocabulary. */
+ * for the side with gradients). With reduction SKL_SUM, weight is the upstream gradient of the rows. The LSEs may span
+ * more columns than this problem holds: that is the backward of one shard of a vocabulary. */
 SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct skl_outputs *saved,
                                      const struct skl_outputs *out);
 
-/* Lists of the K largest logits of each row of one model, without storing the logits: one product, one pass. The model is
- * s, as it is in a linear problem, in attention or in an indexer; t is left out, so that a teacher's lists are made with
- * the teacher in the place of s. K is the last dimension of out.topk_ids, at least 1.
+/* Lists of the K largest logits of each row of one model, without storing the logits: one product, one pass. The model
+ * is s, as it is in a linear problem, in attention or in an indexer; t is left out, so that a teacher's lists are made
+ * with the teacher in the place of s. K is the last dimension of out.topk_ids, at least 1.
  *     topk_ids        columns, the largest logit first, of equal ones the lower; -1 where the row sees fewer than K
  *     topk_logprobs   z - LSE, at the problem's temperature; -inf where the id is -1
  *     tail_logprob    LSE of the logits that are not listed, less LSE: a sum of its own, and never 1 minus the others
  *     lse_s           LSE, over all columns that the row sees
- * topk_ids is always wanted, the others where they are given, and nothing else of 'out'; ids alone cost no exponentials.
- * Masks, columns, packed sequences (ids count from the first column of the sequence), bias, scale, softcap, temperature
- * and weight (of a row without weight all ids are -1) are as in the other calls. A logit that is NaN counts as +inf among
- * the ids; a row with NaN, with +inf, or with nothing above -inf has log-probabilities of NaN. On the CPU. Extra memory
- * grows with K and with neither rows nor columns. Not with labels, lists, mass_ids, pool_block, support, sinks, shards
- * and what only a teacher has. */
+ * topk_ids is always wanted, the others where they are given, and nothing else of 'out'; ids alone cost no
+ * exponentials. Masks, columns, packed sequences (ids count from the first column of the sequence), bias, scale,
+ * softcap, temperature and weight (of a row without weight all ids are -1) are as in the other calls. A logit that is
+ * NaN counts as +inf among the ids; a row with NaN, with +inf, or with nothing above -inf has log-probabilities of NaN.
+ * On the CPU. Extra memory grows with K and with neither rows nor columns. Not with labels, lists, mass_ids,
+ * pool_block, support, sinks, shards and what only a teacher has. */
 SKL_API enum skl_status skl_topk(const struct skl_problem *p, const struct skl_outputs *out);
 
 /* Which call skl_workspace_size() is asked about. */
@@ -499,16 +505,16 @@ SKL_API enum skl_status skl_workspace_size(enum skl_call call, const struct skl_
 
 /* What is known of a row from some of its columns. Natural logarithms. An array of states is aligned to 8 bytes.
  * m = a reference near the largest logit (-inf: no column with mass yet), l = sum e^{z - m};
- * forward KL: acc_t = sum e^{z_t - m_t} ((z_t - m_t) - (z_s - m_s)); reverse KL: acc_s, the same with t and s exchanged;
- * second sweep of the others: the two sums of docs/math.md, section 5b (SKL_JSD: acc_t = sum p log(p/m), acc_s = sum q
- * log(q/m)), with m, l empty. */
+ * forward KL: acc_t = sum e^{z_t - m_t} ((z_t - m_t) - (z_s - m_s)); reverse KL: acc_s, the same with t and s
+ * exchanged; second sweep of the others: the two sums of docs/math.md, section 5b (SKL_JSD: acc_t = sum p log(p/m),
+ * acc_s = sum q log(q/m)), with m, l empty. */
 struct skl_state {
     double m_s, l_s, acc_s;
     double m_t, l_t, acc_t;
 };
 
-/* The states, state[rows] in row-major order, of the columns that this problem holds. Divergences other than forward and
- * reverse KL take two sweeps: finish the first one's states for the LSEs over all columns, then give those as
+/* The states, state[rows] in row-major order, of the columns that this problem holds. Divergences other than forward
+ * and reverse KL take two sweeps: finish the first one's states for the LSEs over all columns, then give those as
  * saved->lse_s and lse_t. NULL otherwise. With CUDA tensors the states are in device memory, here and in skl_finish. */
 SKL_API enum skl_status skl_partial(const struct skl_problem *p, const struct skl_outputs *saved,
                                     struct skl_state *state);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows into blocks. A block takes the next rows that have weight and see a column, all of one segment: of one (batch, head)
- * in attention, of one (sequence, head) when sequences are packed. When a gradient of b is wanted, segments that share
- * columns form a group, a block works through one group alone and in order: no two threads ever add to the same db, and
- * the order of additions is fixed.
+ * Rows into blocks. A block takes the next rows that have weight and see a column, all of one segment: of one (batch,
+ * head) in attention, of one (sequence, head) when sequences are packed. When a gradient of b is wanted, segments that
+ * share columns form a group, a block works through one group alone and in order: no two threads ever add to the same
+ * db, and the order of additions is fixed.
  */
 #include "run.h"
 
@@ -30,8 +30,8 @@ static int too_far(const struct skl_run *run, struct skl_block *block, struct sk
     return 0;
 }
 
-/* Of a segment's rows next .. end-1 those that have weight and see a column, up to a block of them. Returns how many of the
- * segment's rows are done then. */
+/* Of a segment's rows next .. end-1 those that have weight and see a column, up to a block of them. Returns how many of
+ * the segment's rows are done then. */
 static int64_t collect(const struct skl_run *run, struct skl_block *block, const struct skl_segment *s, int64_t next,
                        int64_t end)
 {
@@ -226,8 +226,8 @@ void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int pan
     }
 }
 
-/* by_tile: adds the chunks' sums of a pack's da, in the order of the chunks, into the sum of the first chunk that has one.
- * Returns that sum, or NULL if no chunk has one. */
+/* by_tile: adds the chunks' sums of a pack's da, in the order of the chunks, into the sum of the first chunk that has
+ * one. Returns that sum, or NULL if no chunk has one. */
 static float *add_chunks(const struct skl_run *run, struct skl_block *block, int side, int64_t pack, int panel)
 {
     int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;

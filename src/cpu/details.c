@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rows tell beyond their divergence (entropy, the largest logit and its rank on the other side, log-probabilities of a
- * label, other divergences), and labels: their cross-entropy, and what it adds to dz. Nothing here runs unless it is asked for.
+ * What rows tell beyond their divergence (entropy, the largest logit and its rank on the other side, log-probabilities
+ * of a label, other divergences), and labels: their cross-entropy, and what it adds to dz. Nothing here runs unless it
+ * is asked for.
  *
  *     z' = unit' x          the student's logits at temperature 1;  LSE' = unit' m + log l1
  *     ce = (1 - smoothing) (LSE' - z'[label]) + smoothing (LSE' - mean z') + z_loss LSE'^2
- *     dz' = G ((1 + 2 z_loss LSE') q' - (1 - smoothing) [j = label] - smoothing / n) + g lse_weight q',      G = g weight
+ *     dz' = G ((1 + 2 z_loss LSE') q' - (1 - smoothing) [j = label] - smoothing / n) + g lse_weight q',      G = g
+ *     weight
  */
 #include "run.h"
 
@@ -185,8 +187,8 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
     return r;
 }
 
-/* The states in which shards exchange what labels need. Merging (skl_merge_row) adds accs as they are where l is 0, and m, l of
- * one side do not touch the other side's:
+/* The states in which shards exchange what labels need. Merging (skl_merge_row) adds accs as they are where l is 0, and
+ * m, l of one side do not touch the other side's:
  *     student  m = unit' m, l = l1        teacher  acc = z' of the label, on the shard that has it
  *     smoothing: student  acc = sum z'    teacher  acc = columns that the row sees */
 void skl_write_label_states(const struct skl_run *run, const struct skl_block *block, int panel)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sum of doubles without rounding, so that it does not matter in which order they come, nor which thread adds them: an
- * integer of 66 digits of 32 bits, in units of 2^-1074. A digit takes 2^30 additions before its carry has to move on.
+ * A sum of doubles without rounding, so that it does not matter in which order they come, nor which thread adds them:
+ * an integer of 66 digits of 32 bits, in units of 2^-1074. A digit takes 2^30 additions before its carry has to move
+ * on.
  */
 #ifndef SKL_EXACT_SUM_H
 #define SKL_EXACT_SUM_H
@@ -56,8 +57,8 @@ static inline void skl_sum_merge(struct skl_exact_sum *into, struct skl_exact_su
     into->odd += from->odd;
 }
 
-/* Rounded to a double. All digits but the last are positive then, and the last has the sign; a negative sum is turned round, so
- * that its digits do not cancel each other. */
+/* Rounded to a double. All digits but the last are positive then, and the last has the sign; a negative sum is turned
+ * round, so that its digits do not cancel each other. */
 static inline double skl_sum_value(struct skl_exact_sum *s)
 {
     double sum = 0;

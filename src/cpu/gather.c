@@ -2,11 +2,12 @@
  *
  * Dot products with listed columns, where nothing else is needed of the vocabulary: K of them a row instead of a sweep.
  *
- *     gather    x[k] = <a, b[id_k]> + bias,  dz[k] by listed.c,  da = sum_k dz[k] b[id_k]          one row after the other
- *     scatter   db[id_k] += dz[k] a                                             rows in order, each task its own columns
+ *     gather    x[k] = <a, b[id_k]> + bias,  dz[k] by listed.c,  da = sum_k dz[k] b[id_k]          one row after the
+ *     other scatter   db[id_k] += dz[k] a                                             rows in order, each task its own
+ *     columns
  *
- * Bytes of a row: K dim numbers of b, twice if a gradient of a is wanted (the second time mostly from L2), and twice those of
- * db. No two tasks add to the same number, and every sum has one order.
+ * Bytes of a row: K dim numbers of b, twice if a gradient of a is wanted (the second time mostly from L2), and twice
+ * those of db. No two tasks add to the same number, and every sum has one order.
  */
 #include "run.h"
 

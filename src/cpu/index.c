@@ -5,8 +5,8 @@
  *
  *     dx = dz w act'(x),     db += dx^T a,     da = dx b,     dw = sum_j dz act(x)
  *
- * with the products x computed again: a tile of them for each head would be as many times the memory. db is one for all heads;
- * each head has a da of its own. A task owns the columns of its chunk, so no two threads add to the same number.
+ * with the products x computed again: a tile of them for each head would be as many times the memory. db is one for all
+ * heads; each head has a da of its own. A task owns the columns of its chunk, so no two threads add to the same number.
  */
 #include "run.h"
 

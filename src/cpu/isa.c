@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a CPU has that some kernels need, or that makes them the better choice. An instruction set is a set of these and no
- * place in an order: one more unit is one more bit, looked for below, and a line of the table. */
+/* What a CPU has that some kernels need, or that makes them the better choice. An instruction set is a set of these and
+ * no place in an order: one more unit is one more bit, looked for below, and a line of the table. */
 enum feature {
     AVX2 = 1,
     AVX512 = 2,
@@ -56,8 +56,8 @@ static int has_amx(void)
     return __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) && (b & 0xffff) == 64 && b >> 16 >= 8 && (c & 0xffff) >= 16;
 }
 
-/* The system gives tiles to a process that asks, once and for all its threads, and may refuse: where an alternative signal
- * stack is too small to hold them, for one. Asked again each time, a refusal need not be for ever. */
+/* The system gives tiles to a process that asks, once and for all its threads, and may refuse: where an alternative
+ * signal stack is too small to hold them, for one. Asked again each time, a refusal need not be for ever. */
 static int may_use_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };

@@ -154,14 +154,14 @@ struct skl_products {
     void (*add_rows)(int n, const uint16_t *at, const float *x, const void *block, int rows, int dim, float *sum);
     void (*add_columns)(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum);
 
-    /* For measuring the peak: 'steps' rounds of independent multiply-adds, enough in a round to hide their latency. Returns
-     * the floating-point operations done. */
+    /* For measuring the peak: 'steps' rounds of independent multiply-adds, enough in a round to hide their latency.
+     * Returns the floating-point operations done. */
     double (*burst)(long steps, float *sink);
 };
 
-/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has bit
- * 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL needs no second sweep: its sum is KL(Q || P), for
- * those who ask for the other way too. */
+/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has
+ * bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL needs no second sweep: its sum is KL(Q ||
+ * P), for those who ask for the other way too. */
 struct skl_form_kernels {
     void (*sum)(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
                 struct skl_panel_state *state);
@@ -173,8 +173,8 @@ struct skl_kernels {
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
     int mr, nr;
 
-    /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where logits may be
-     * made of bf16 parts (NULL: no others). */
+    /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where logits
+     * may be made of bf16 parts (NULL: no others). */
     const struct skl_products *products[3], *rounded, *split;
 
     void (*convert)(int64_t n, const void *x, int dtype, float *y);               /* y = (f32) x */
@@ -207,12 +207,12 @@ struct skl_kernels {
     /* A mixture of heads: t (+)= share 2^{unit (x - m)}, of nr rows m and share; t = log2 t, -inf where t is 0. */
     void (*mix)(int n, const float *x, float unit, const float *m, const float *share, int add, float *t);
     void (*log2)(int n, float *t);
-    /* One column's keys x[0 .. n-1] into its running maximum m and, unless it is NULL, the sum l of 2^{unit (x - m)}, of nr rows;
-     * then m += log2(l) / unit of n columns. */
+    /* One column's keys x[0 .. n-1] into its running maximum m and, unless it is NULL, the sum l of 2^{unit (x - m)},
+     * of nr rows; then m += log2(l) / unit of n columns. */
     void (*pool)(int n, const float *x, float unit, float *m, float *l);
     void (*pooled)(int n, float unit, const float *l, float *m);
-    /* An indexer's head, w of nr rows: y (+)= w act(x), act being ReLU or the identity; then dx = dy w act'(x) over x, and
-     * dw += sum_j dy act(x). */
+    /* An indexer's head, w of nr rows: y (+)= w act(x), act being ReLU or the identity; then dx = dy w act'(x) over x,
+     * and dw += sum_j dy act(x). */
     void (*index)(int n, const float *x, const float *w, int identity, int add, float *y);
     void (*index_back)(int n, float *x, const float *dy, const float *w, int identity, double *dw);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of keys: every query has its own, for all its heads. A block's columns are the keys that some row of it lists, in
- * order and each once: its tiles are gathered (score.c), go through the same products as any other tile, and what they add
- * to db is scattered again. A block takes the heads of a query that share both b, and as many queries as fill a panel: lanes
- * without a row cost as much as others. More queries share the packing of keys, but unless their lists are alike they see
- * few of each other's keys; then 'seen' hides the rest.
+ * Lists of keys: every query has its own, for all its heads. A block's columns are the keys that some row of it lists,
+ * in order and each once: its tiles are gathered (score.c), go through the same products as any other tile, and what
+ * they add to db is scattered again. A block takes the heads of a query that share both b, and as many queries as fill
+ * a panel: lanes without a row cost as much as others. More queries share the packing of keys, but unless their lists
+ * are alike they see few of each other's keys; then 'seen' hides the rest.
  *
  *     work    columns of the block x rows of its panels, instead of K x rows: equal where a query's heads fill a panel
- *     bytes   a tile's keys are read, and written side by side, once for each product that reads them; db is read and written
+ *     bytes   a tile's keys are read, and written side by side, once for each product that reads them; db is read and
+ *     written
  *             once more than elsewhere
  *
  * A task owns columns of its block, blocks that add to the same db take turns: every sum has one order.

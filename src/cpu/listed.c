@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A listed teacher: a few columns S with their masses p, and one number for all the others. The sweep is that of a student
- * alone over the columns off S (listed scores are taken out of a tile before it is pushed), so that the student's mass there,
- * q_rest, is never a difference from 1. On S everything is a short sum in double:
+ * A listed teacher: a few columns S with their masses p, and one number for all the others. The sweep is that of a
+ * student alone over the columns off S (listed scores are taken out of a tile before it is pushed), so that the
+ * student's mass there, q_rest, is never a difference from 1. On S everything is a short sum in double:
  *
- *     q_k = e^{z_k} / (e^{LSE_rest} + sum_S e^z),    q_rest = e^{LSE_rest} / (the same);    renormalise: without LSE_rest
- *     forward    D = sum_S p (log p - log q) + p_rest (log p_rest - log q_rest)
- *                dz_k = M q_k - p_k,              off S  dz_j = (M q_rest - p_rest) q_j / q_rest,      M = sum_S p + p_rest
+ *     q_k = e^{z_k} / (e^{LSE_rest} + sum_S e^z),    q_rest = e^{LSE_rest} / (the same);    renormalise: without
+ *     LSE_rest forward    D = sum_S p (log p - log q) + p_rest (log p_rest - log q_rest)
+ *                dz_k = M q_k - p_k,              off S  dz_j = (M q_rest - p_rest) q_j / q_rest,      M = sum_S p +
+ *                p_rest
  *     reverse    D = sum_S q (log q - log p) + q_rest (log q_rest - log p_rest)
  *                dz_k = q_k (log q_k - log p_k - D),   off S  dz_j = q_rest (log q_rest - log p_rest - D) q_j / q_rest
  *
- * Only the bucket has a p_rest; zero and teacher are the forward lines without it, with M = sum_S p. Off S, dz is one factor
- * a row times e^{z_j - LSE_rest}; on S it is written over what the tile's kernel made there.
+ * Only the bucket has a p_rest; zero and teacher are the forward lines without it, with M = sum_S p. Off S, dz is one
+ * factor a row times e^{z_j - LSE_rest}; on S it is written over what the tile's kernel made there.
  */
 #include "run.h"
 
@@ -293,8 +294,8 @@ static double slope(const struct against *a, double log_p, double log_q, double 
     return a->list->mass * q - exp(log_p);
 }
 
-/* After the labels' factors, which refer to the student's LSE over all columns: here columns off the list get those of their
- * own LSE. */
+/* After the labels' factors, which refer to the student's LSE over all columns: here columns off the list get those of
+ * their own LSE. */
 void skl_set_listed_factors(const struct skl_run *run, struct skl_block *block, int panel, int i, double g,
                             const struct skl_row_result *r)
 {

@@ -4,9 +4,10 @@
  *
  *     t[i,j] = 1/g sum_k e^{z_k[i,j] - lse_k[i]},      x = log2 t      over the members k = 0 .. g-1
  *
- * x is a score like any other, with unit log 2: states, divergences and dz do not know where it comes from. Heads go one after
- * the other over all panels, so that a tile of their columns is fetched once; an indexer's (index.c) go the same way. LSEs that were not given are found before the
- * call by sweeps of their own: for each member one over all rows, as of a student without a teacher.
+ * x is a score like any other, with unit log 2: states, divergences and dz do not know where it comes from. Heads go
+ * one after the other over all panels, so that a tile of their columns is fetched once; an indexer's (index.c) go the
+ * same way. LSEs that were not given are found before the call by sweeps of their own: for each member one over all
+ * rows, as of a student without a teacher.
  */
 #include "run.h"
 
@@ -58,7 +59,8 @@ void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side,
     }
 }
 
-/* One head's scores x of a panel into the panel's sum: of a mixture softcapped and as its part of t, of an indexer as they are. */
+/* One head's scores x of a panel into the panel's sum: of a mixture softcapped and as its part of t, of an indexer as
+ * they are. */
 static void add_head(const struct skl_run *run, const struct skl_block *block, int side, int64_t member, int panel,
                      int64_t tile, float *x, float *sum)
 {
@@ -140,8 +142,8 @@ static size_t lse_bytes(const struct skl_work *w)
     return skl_wants_head_lses(t) ? 2 * sizeof(float) * (size_t)(w->rows * t->members) : 0;
 }
 
-/* The sweep of one member: its head in the student's place, and no teacher. It writes m and l of the rows, which keep their
- * ranges and weights. */
+/* The sweep of one member: its head in the student's place, and no teacher. It writes m and l of the rows, which keep
+ * their ranges and weights. */
 static struct skl_work member_work(const struct skl_work *w, int64_t member)
 {
     struct skl_work of = *w;

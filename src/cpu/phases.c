@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model of the executor (run.c) that counts instead of computing: the same waves, tasks and order of tasks; a thread takes the
- * next task when it is done with its last one, as queues with stealing let it. What a task costs is the products' multiply-adds
- * and, for the rest, numbers of multiply-adds that take as long (docs/performance.md has the measured ones; those of single rows
- * are rough, and matter where a wave has few rows).
+ * A model of the executor (run.c) that counts instead of computing: the same waves, tasks and order of tasks; a thread
+ * takes the next task when it is done with its last one, as queues with stealing let it. What a task costs is the
+ * products' multiply-adds and, for the rest, numbers of multiply-adds that take as long (docs/performance.md has the
+ * measured ones; those of single rows are rough, and matter where a wave has few rows).
  */
 #include "phases.h"
 
@@ -46,8 +46,8 @@ static double columns_of(const struct skl_plan *plan, int64_t first, int64_t las
     return (double)(to - first * plan->bk);
 }
 
-/* A phase of a wave: 'parts' tasks of each block, 'ways' times. A part costs 'each' for every column of its share of 'tiles' tiles; or, of
- * no tiles, just 'each'. */
+/* A phase of a wave: 'parts' tasks of each block, 'ways' times. A part costs 'each' for every column of its share of
+ * 'tiles' tiles; or, of no tiles, just 'each'. */
 static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, int64_t parts,
                       int64_t tiles, int64_t ways, double each)
 {

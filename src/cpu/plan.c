@@ -194,8 +194,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     return at;
 }
 
-/* Most tiles that 'rows' rows of a block see together. Rows in between that have no weight may lie further apart: a block
- * ends before it sees more. */
+/* Most tiles that 'rows' rows of a block see together. Rows in between that have no weight may lie further apart: a
+ * block ends before it sees more. */
 static int64_t seen_tiles(const struct skl_work *w, const struct skl_plan *plan, int64_t rows)
 {
     int64_t columns = plan->keeps_seen ? w->left + w->right + rows : plan->columns;
@@ -240,8 +240,8 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     return plan->bytes;
 }
 
-/* How da is cut into tasks where dim is long: no sum depends on it, so that it may follow the threads. Parts of dim first, down to
- * DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. */
+/* How da is cut into tasks where dim is long: no sum depends on it, so that it may follow the threads. Parts of dim
+ * first, down to DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. */
 static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t dim = most(w->side[0].grad_a.data ? w->side[0].dim : 0, w->side[1].grad_a.data ? w->side[1].dim : 0);
@@ -310,8 +310,8 @@ static void measure_segments(const struct skl_work *w, struct skl_plan *plan)
     }
 }
 
-/* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a chunk has some
- * tiles, whatever the number of blocks at once: that may depend on the threads, sums may not. */
+/* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a
+ * chunk has some tiles, whatever the number of blocks at once: that may depend on the threads, sums may not. */
 static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 {
     if (!plan->by_tile)
@@ -319,8 +319,8 @@ static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
     return tiles < CHUNKS_BY_TILE ? most(tiles / 2, 1) : CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1);
 }
 
-/* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply at
- * once. Where that would make them narrow, chunks that are not. */
+/* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
+ * at once. Where that would make them narrow, chunks that are not. */
 static void choose_tiles(struct skl_plan *plan)
 {
     enum { STEP = 32 };
@@ -336,8 +336,8 @@ static void choose_tiles(struct skl_plan *plan)
     plan->tasks = plan->by_tile ? chunks : TASKS;
 }
 
-/* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal numbers
- * must give equal scores, whatever type they come in. So does an index, whose dx of a head is not split. */
+/* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal
+ * numbers must give equal scores, whatever type they come in. So does an index, whose dx of a head is not split. */
 static int common_dtype(const struct skl_work *w)
 {
     int dtype = w->side[1].b.dtype;
@@ -348,8 +348,8 @@ static int common_dtype(const struct skl_work *w)
     return dtype;
 }
 
-/* Are logits of f32 operands products of their bf16 parts? By itself only for values that no gradient follows: its call makes
- * logits by FMAs, and what is saved for it (m and l) shall be of the same bits. */
+/* Are logits of f32 operands products of their bf16 parts? By itself only for values that no gradient follows: its call
+ * makes logits by FMAs, and what is saved for it (m and l) shall be of the same bits. */
 static int splits(const struct skl_work *w, const struct skl_plan *plan)
 {
     int saves = w->result[SKL_ROW_m_s].data || w->result[SKL_ROW_m_t].data || w->result[SKL_ROW_m_rest].data;
@@ -449,7 +449,8 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* Hundreds of short heads: the ends of phases would be most of what there is. Each group of segments is a task then, if
- * there are enough of them and none is long; and if the k-th group's b is the k-th part of all b, it is cleared there too. */
+ * there are enough of them and none is long; and if the k-th group's b is the k-th part of all b, it is cleared there
+ * too. */
 static void choose_alone(const struct skl_work *w, struct skl_plan *plan)
 {
     double entries = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) * (w->grads ? 2 : 1);
@@ -482,8 +483,9 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
             plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
         groups = count_blocks(w, plan->block_rows);
     }
-    /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments differ,
-     * that is more of the short ones. By tile, where that depends on the number of threads, no sum depends on it. */
+    /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments
+     * differ, that is more of the short ones. By tile, where that depends on the number of threads, no sum depends on
+     * it. */
     int64_t enough = plan->by_tile ? most((w->threads + plan->tasks - 1) / plan->tasks, 1) : 1;
     plan->wave_tiles = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT, enough * seen) : BLOCKS * plan->tiles;
     int64_t blocks = w->sequences ? BLOCKS : least(BLOCKS, most(plan->wave_tiles / seen, 1));

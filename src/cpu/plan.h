@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a call will be run, and the memory it will take. No sum depends on the number of threads: only how many blocks are at once
- * where each has its own order (by_tile), and how the same sums are shared among tasks (threads, da_parts, da_row_parts, fine).
+ * How a call will be run, and the memory it will take. No sum depends on the number of threads: only how many blocks
+ * are at once where each has its own order (by_tile), and how the same sums are shared among tasks (threads, da_parts,
+ * da_row_parts, fine).
  *
  *     block    up to block_rows rows that see the same b; 'blocks' of them are worked on at once
  *     panel    nr rows of a block, side by side in the SIMD lanes
@@ -140,8 +141,8 @@ struct skl_block {
     struct skl_owner owner[2], next_owner[2]; /* whose the sums in db and dbias are, and next will be */
 };
 
-/* A thread's tasks of a phase, and the rows that it has counted. taken[0] is for even phases, taken[1] for odd ones: the number of tasks taken from the
- * front, plus 2^32 times the number taken from the back. */
+/* A thread's tasks of a phase, and the rows that it has counted. taken[0] is for even phases, taken[1] for odd ones:
+ * the number of tasks taken from the front, plus 2^32 times the number taken from the back. */
 struct skl_queue {
     atomic_ullong taken[2];
     struct skl_exact_sum value;
@@ -194,7 +195,8 @@ static inline int64_t skl_da_size(const struct skl_work *w, const struct skl_pla
     return plan->block_rows * skl_da_entries(w, plan, side);
 }
 
-/* How finely a block's tiles are cut: the fewer blocks a wave has, the more tasks each must make; by tile always the same. */
+/* How finely a block's tiles are cut: the fewer blocks a wave has, the more tasks each must make; by tile always the
+ * same. */
 static inline int64_t skl_chunks_of(const struct skl_plan *plan, int64_t blocks, int64_t tiles)
 {
     int64_t chunks = blocks && plan->tasks > blocks && !plan->by_tile ? plan->tasks / blocks : 1;
@@ -202,8 +204,8 @@ static inline int64_t skl_chunks_of(const struct skl_plan *plan, int64_t blocks,
     return chunks < tiles ? chunks : tiles;
 }
 
-/* Where dim is long, by slabs: tasks that the columns of a slab make; how many entries of da a task takes, whole strips of the
- * micro-kernel, and how many such tasks a side has, for da_row_parts parts of the rows. */
+/* Where dim is long, by slabs: tasks that the columns of a slab make; how many entries of da a task takes, whole strips
+ * of the micro-kernel, and how many such tasks a side has, for da_row_parts parts of the rows. */
 static inline int64_t skl_slab_tasks(const struct skl_plan *plan)
 {
     enum { SLAB_TASKS = 8 };

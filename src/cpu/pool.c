@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scorer of a side whose columns are blocks of keys (docs/math.md, section 5g): the score of a block is that of its largest
- * key, or of the LSE of its keys, of those that a row sees. Keys come SKL_BK at a time, whatever the size of a block; what a
- * tile of blocks knows of them so far is its maxima, in the tile itself, and for an LSE the sums beside it.
+ * The scorer of a side whose columns are blocks of keys (docs/math.md, section 5g): the score of a block is that of its
+ * largest key, or of the LSE of its keys, of those that a row sees. Keys come SKL_BK at a time, whatever the size of a
+ * block; what a tile of blocks knows of them so far is its maxima, in the tile itself, and for an LSE the sums beside
+ * it.
  */
 #include "run.h"
 
@@ -51,7 +52,8 @@ static int sees_keys(const struct skl_run *run, const struct skl_block *block, i
     return block->panel_lo[panel] * size < last && block->panel_hi[panel] * size > first;
 }
 
-/* n keys from 'key' on, of all panels that see some of them, into the tile's maxima and sums. The columns are fetched once. */
+/* n keys from 'key' on, of all panels that see some of them, into the tile's maxima and sums. The columns are fetched
+ * once. */
 static void score_keys(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, int64_t key,
                        int n, float *y, int64_t panel_stride)
 {

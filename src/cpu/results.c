@@ -220,7 +220,8 @@ static double saved_or_0(const struct skl_rows *rows, const int64_t at[3])
     return rows->data ? (double)skl_row_get(rows, at) : 0;
 }
 
-/* l1 of the student, which refers to the m that was saved; a listed teacher's row has its m from scores computed anew. */
+/* l1 of the student, which refers to the m that was saved; a listed teacher's row has its m from scores computed
+ * anew. */
 static double saved_l1(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r)
 {
     double l1 = saved_or_0(&w->result[SKL_ROW_l1_s], at);

@@ -72,8 +72,8 @@ static inline double skl_shift(const struct skl_run *run, float old_p, float now
            (double)run->unit[1] * ((double)old_q - (double)now_q);
 }
 
-/* schedule.c: one task of a phase, and all of them: 'parts' for each block, or 'parts' of the block that the thread works on
- * alone. */
+/* schedule.c: one task of a phase, and all of them: 'parts' for each block, or 'parts' of the block that the thread
+ * works on alone. */
 typedef void skl_task(struct skl_worker *w, struct skl_block *block, int64_t part);
 void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task);
 struct skl_queue *skl_queue_of(const struct skl_run *run, int rank);
@@ -121,7 +121,8 @@ static inline float *skl_kept_m(const struct skl_plan *plan, const struct skl_bl
 int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo, int *hi);
 void skl_mask_panel(const struct skl_run *run, const int *lo, const int *hi, int n, float with, float *y);
 
-/* keys.c: with lists of keys, which columns a block has. The tile's columns that rows of a panel do not list become 'with'. */
+/* keys.c: with lists of keys, which columns a block has. The tile's columns that rows of a panel do not list become
+ * 'with'. */
 void skl_list_keys(const struct skl_worker *w, struct skl_block *block);
 void skl_hide_keys(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, float with,
                    float *const from_j0[2]);
@@ -156,9 +157,9 @@ typedef void skl_panel_user(const struct skl_worker *w, struct skl_block *block,
 void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, float *const y[2],
                     int64_t panel_stride, skl_panel_user *use);
 
-/* mixture.c: sides of several heads. Their shares or weights for the rows of a panel; scores of a tile for all panels; the
- * products of one of them, which are added to 'sum' unless that is NULL ('columns' are kept from member to member, at first NULL);
- * and the sweeps that find the LSEs of a mixture's heads before a call, where these are not given. */
+/* mixture.c: sides of several heads. Their shares or weights for the rows of a panel; scores of a tile for all panels;
+ * the products of one of them, which are added to 'sum' unless that is NULL ('columns' are kept from member to member,
+ * at first NULL); and the sweeps that find the LSEs of a mixture's heads before a call, where these are not given. */
 void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side, int panel);
 /* The row's LSE of a member as unit m + log l, m being a score. Without mass m is +inf: every 2^{x - m} is 0. */
 void skl_lse_of_head(const struct skl_run *run, int side, int64_t member, int64_t row, double *m, double *l);
@@ -175,7 +176,8 @@ enum skl_status skl_run_call(struct skl_run *run);
 void skl_score_pooled(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
                       int64_t panel_stride);
 
-/* index.c: an indexer's weights for the rows of a panel; the gradients of its heads from dz of a tile; and their weights'. */
+/* index.c: an indexer's weights for the rows of a panel; the gradients of its heads from dz of a tile; and their
+ * weights'. */
 void skl_set_weights(const struct skl_run *run, struct skl_block *block, int side, int panel);
 void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int64_t tile, int side,
                     const float *dz, int add);
@@ -197,8 +199,8 @@ void skl_grad_sink(const struct skl_run *run, struct skl_block *block, int panel
 void skl_add_sinks(const struct skl_run *run, const struct skl_block *block);
 void skl_write_sinks(const struct skl_run *run);
 
-/* details.c: what rows tell beyond their divergence, and labels. Sums of a panel's n columns from 'first' on; then a row's
- * results, after the first and after the second sweep. */
+/* details.c: what rows tell beyond their divergence, and labels. Sums of a panel's n columns from 'first' on; then a
+ * row's results, after the first and after the second sweep. */
 void skl_empty_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel);
 void skl_push_details(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel, int64_t first,
                       float *const y[2], int n);
@@ -214,8 +216,8 @@ void skl_finish_others(const struct skl_run *run, const struct skl_block *block,
                        struct skl_row_result *r);
 /* kl_weight divergence + weight ce. */
 double skl_row_loss(const struct skl_work *w, const struct skl_row_result *r);
-/* What labels add to the student's dz: its factors for a row of upstream gradient g; what scores have to be read for before
- * they become dz; and the sum. */
+/* What labels add to the student's dz: its factors for a row of upstream gradient g; what scores have to be read for
+ * before they become dz; and the sum. */
 void skl_set_label_factors(const struct skl_run *run, struct skl_block *block, int panel, int i, double g,
                            const struct skl_row_result *r);
 void skl_temper(const struct skl_worker *w, const struct skl_block *block, int panel, const float *x, int n);
@@ -226,9 +228,9 @@ void skl_add_labels(const struct skl_worker *w, const struct skl_block *block, i
 int64_t skl_share_rows(struct skl_run *run);
 void skl_exchange_states(struct skl_run *run, int64_t states_of_row);
 
-/* listed.c: a listed teacher. A panel's lists into entries. Of the n columns from 'first' on that rows of a panel list: their
- * scores into the entries, with -inf in their place, and back; their dz, from the entries. A row's results from those of the
- * columns that are not listed, and its factors. */
+/* listed.c: a listed teacher. A panel's lists into entries. Of the n columns from 'first' on that rows of a panel list:
+ * their scores into the entries, with -inf in their place, and back; their dz, from the entries. A row's results from
+ * those of the columns that are not listed, and its factors. */
 void skl_pack_lists(const struct skl_run *run, struct skl_block *block, int panel);
 void skl_take_listed(const struct skl_run *run, struct skl_block *block, int panel, int64_t first, int n, float *x);
 void skl_put_listed(const struct skl_run *run, const struct skl_block *block, int panel, int64_t first, int n,
@@ -252,8 +254,8 @@ void skl_end_picks(const struct skl_worker *w, struct skl_block *block, int64_t 
 void skl_finish_picks(const struct skl_run *run, struct skl_block *block, int panel, int i, struct skl_row_result *r);
 void skl_clear_list(const struct skl_work *w, const int64_t at[3]);
 
-/* gather.c: dot products with listed columns. The scores of a panel's entries; then, where they are all there is, results
- * and da of a panel, and db of a chunk's columns. */
+/* gather.c: dot products with listed columns. The scores of a panel's entries; then, where they are all there is,
+ * results and da of a panel, and db of a chunk's columns. */
 void skl_gather_scores(const struct skl_worker *w, struct skl_block *block, int panel);
 void skl_gather_panel(const struct skl_worker *w, struct skl_block *block, int panel);
 void skl_scatter_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
@@ -276,14 +278,16 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
 void skl_grad_rows(const struct skl_worker *w, struct skl_block *block, int64_t slab, int64_t last, int side,
                    int64_t d0, int d, int from, int to);
 void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
-/* The same in two phases, for more threads than there are chunks: dz and da of some panels; then steps of dim of a tile's db. */
+/* The same in two phases, for more threads than there are chunks: dz and da of some panels; then steps of dim of a
+ * tile's db. */
 void skl_grad_chunk_rows(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
 void skl_grad_tile_columns(const struct skl_worker *w, struct skl_block *block, int64_t tile, int64_t step);
 /* Where the columns' gradient is summed in f32: in the output itself, or in the block when that has 16 bits. */
 float *skl_sum_of_columns(const struct skl_work *w, const struct skl_block *block, int side, int64_t column,
                           int64_t *stride);
 
-/* The two products of dz of a whole tile, for the rows in one of the block's packs. 'next' has what will be wanted after it. */
+/* The two products of dz of a whole tile, for the rows in one of the block's packs. 'next' has what will be wanted
+ * after it. */
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                         const float *dz, const unsigned char *live, const float *next);
 void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,

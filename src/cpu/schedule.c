@@ -48,8 +48,8 @@ static void report(struct skl_worker *w, double done)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }
 
-/* A thread that works on a block alone does all its tasks, and waits for nobody. Otherwise it does the tasks of its own queue in order, steals from the back of the other threads' queues, and waits for
- * them. */
+/* A thread that works on a block alone does all its tasks, and waits for nobody. Otherwise it does the tasks of its own
+ * queue in order, steals from the back of the other threads' queues, and waits for them. */
 void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
 {
     struct skl_run *run = w->run;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The scorer of a side whose logits are inner products: scores x = <a, b> + bias of a tile of columns for the panels of
- * a block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c. A side of several heads sums them up in
- * mixture.c, out of the same products.
+ * a block, shaped by softcap and mask. What undoes it, dz into da and db, is in grad.c. A side of several heads sums
+ * them up in mixture.c, out of the same products.
  */
 #include "run.h"
 
@@ -24,7 +24,8 @@ static const char *column_at(const struct skl_work *w, const struct skl_block *b
     return (const char *)skl_operand_at(&s->b, b.batch, b.head, b.column + column) + d0 * skl_size_of(s->b.dtype);
 }
 
-/* Where a tile's columns are, and their stride: in b itself, or, of listed keys, side by side behind the pack's own room. */
+/* Where a tile's columns are, and their stride: in b itself, or, of listed keys, side by side behind the pack's own
+ * room. */
 static const char *tile_at(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
                            int64_t tile, int64_t d0, int k, void *pack, int64_t *stride)
 {
@@ -137,8 +138,8 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
         skl_hide_keys(run, block, panel, tile, -INFINITY, y);
 }
 
-/* A side's scores of a tile for all panels, y[panel][SKL_BK][nr]. Where dim does not fit in one column tile the sum over dim
- * goes through memory, a column tile at a time for all panels. */
+/* A side's scores of a tile for all panels, y[panel][SKL_BK][nr]. Where dim does not fit in one column tile the sum
+ * over dim goes through memory, a column tile at a time for all panels. */
 static void score_side(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
                        int64_t panel_stride)
 {

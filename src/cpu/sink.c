@@ -6,7 +6,8 @@
  * once a tile.
  *
  *     first sweep    m, l, acc; entropy              second sweep    the sums of the divergence and of others
- *     gradient       dsink[h] = sum over the rows of head h of dz / temperature, in double: over the rows of a segment in
+ *     gradient       dsink[h] = sum over the rows of head h of dz / temperature, in double: over the rows of a segment
+ *     in
  *                    their order, then over the segments in theirs, whichever threads had them
  *
  * Of a mixture of heads z = log of the mean of e^{sink / temperature - lse}. x is rounded to f32, as products are.

@@ -47,8 +47,8 @@ struct skl_gpu_member {
     float log_share; /* -log2(l members); -3e38: no mass */
 };
 
-/* A side that is the mean of the softmaxes of several heads, whose operands are the side's; as scores log2 t the side has neither
- * softcap nor factor: those of the heads are here. */
+/* A side that is the mean of the softmaxes of several heads, whose operands are the side's; as scores log2 t the side
+ * has neither softcap nor factor: those of the heads are here. */
 struct skl_gpu_mixture {
     const struct skl_gpu_member *member; /* [members][rows] */
     const int32_t *map;                  /* heads of a, [head of rows][member]; NULL: h members + k */
@@ -150,7 +150,8 @@ struct skl_gpu_grad {
     float spread; /* power of two that keeps dz in the range of a 16-bit float */
 };
 
-/* stream_*_dz, plain_dz and plain_second_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the slab's dtype. */
+/* stream_*_dz, plain_dz and plain_second_dz: dx = r dz dz/dx spread of a slab of rows x columns of one head, in the
+ * slab's dtype. */
 struct skl_gpu_slab {
     struct skl_gpu_grad grad;
     int32_t head;            /* of all batches */
@@ -175,8 +176,8 @@ struct skl_gpu_sum_weights {
     struct skl_gpu_scalars *scalars;
 };
 
-/* find_ranges: range and tile_range, a block of 64 threads for each 64 rows of a head. Of packed sequences with bad offsets
- * every range is {0, -1}: no column, and a result that is not a number. */
+/* find_ranges: range and tile_range, a block of 64 threads for each 64 rows of a head. Of packed sequences with bad
+ * offsets every range is {0, -1}: no column, and a result that is not a number. */
 struct skl_gpu_find_ranges {
     struct skl_gpu_vector weight, begin, end;
     int32_t heads, n, columns, tiles;
@@ -349,7 +350,8 @@ struct skl_gpu_put_detail {
     struct skl_gpu_vector to;
 };
 
-/* put_tops: of what a sweep of tops left, the largest scores' columns and where the other side has them (limits), or counts. */
+/* put_tops: of what a sweep of tops left, the largest scores' columns and where the other side has them (limits), or
+ * counts. */
 struct skl_gpu_put_tops {
     const struct skl_gpu_top *tops; /* [slots][2][rows] */
     float *limits;                  /* [2][rows]; NULL: they are counts */
@@ -374,8 +376,9 @@ struct skl_gpu_entry {
     float x, dz;
 };
 
-/* What is known of a row's list. rest: log of the teacher's mass off it, mass: the teacher's in all; LSE over the columns that
- * count = m + log_l; off it m_rest, l_rest and log_q_rest; the divergence, and dz of the category off the list. */
+/* What is known of a row's list. rest: log of the teacher's mass off it, mass: the teacher's in all; LSE over the
+ * columns that count = m + log_l; off it m_rest, l_rest and log_q_rest; the divergence, and dz of the category off the
+ * list. */
 struct skl_gpu_list {
     double rest, mass, m, log_l, m_rest, l_rest, log_q_rest, d, off;
 };
@@ -420,8 +423,8 @@ enum { SKL_SCORE_INNER, SKL_SCORE_MIXTURE, SKL_SCORE_INDEX };
 /* Row head h meets the heads h members .. of a; one score is of head h members. */
 struct skl_gpu_scorer {
     int32_t kind, members;
-    /* A mixture: log-denominators of the heads [batch][head of a][row], natural logarithms; data NULL: m, a score, and minus log l in
-     * base 2, [member][row]. head_factor x is a head's logit in base 2. */
+    /* A mixture: log-denominators of the heads [batch][head of a][row], natural logarithms; data NULL: m, a score, and
+     * minus log l in base 2, [member][row]. head_factor x is a head's logit in base 2. */
     struct skl_gpu_vector head_lse;
     float *head_m, *head_minus_log_l;
     float share, reserved; /* 1 / members */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tile shapes, threads and dynamic shared memory of the kernels: the kernels are compiled with them and the host side
- * launches with them. 'dim' is 64, 128 or 256, the width that a kernel is compiled for. The reasons are with the kernels.
+ * launches with them. 'dim' is 64, 128 or 256, the width that a kernel is compiled for. The reasons are with the
+ * kernels.
  */
 #ifndef SKL_CUDA_SHAPES_H
 #define SKL_CUDA_SHAPES_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A device for the library that is none: kernels run in the PTX emulator, cuBLAS is three loops. Everything above the
- * table of src/cuda/host/device.h, from the public calls down to grids, workspaces, splits and slabs, is the shipped code.
+ * table of src/cuda/host/device.h, from the public calls down to grids, workspaces, splits and slabs, is the shipped
+ * code.
  */
 #ifndef TEST_CUDA_DEVICE_H
 #define TEST_CUDA_DEVICE_H
@@ -35,7 +36,8 @@ void test_unit_name(const struct test_listed *k, char name[48]);
 /* NULL: the unit has none for this. */
 const char *test_kernel_of(const char *unit, const char *role);
 
-/* Another text in place of a unit's PTX ("sweep_narrow_bf16_64"), or the original again: NULL. Returns whether it parses. */
+/* Another text in place of a unit's PTX ("sweep_narrow_bf16_64"), or the original again: NULL. Returns whether it
+ * parses. */
 int test_device_replace(const char *unit, const char *ptx);
 /* A unit's original text. */
 const char *test_device_ptx(const char *unit);

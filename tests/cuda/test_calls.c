@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Public calls on a device: workspaces of the caller's, launches that fail, nothing to do, partial rows, weights that are no
- * numbers, and which bytes are written.
+ * Public calls on a device: workspaces of the caller's, launches that fail, nothing to do, partial rows, weights that
+ * are no numbers, and which bytes are written.
  */
 #include "families.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What rows tell on a device (src/cuda/host/details.c), against the double reference; largest scores and ranks exactly. */
+ * What rows tell on a device (src/cuda/host/details.c), against the double reference; largest scores and ranks
+ * exactly. */
 #include "run_cases.h"
 
 static void run_fixture(struct kit_fixture *f)
@@ -99,8 +100,9 @@ static struct skl_tensor here(struct skl_tensor t)
     return skl_on_cuda(t, 0);
 }
 
-/* Scores that are small integers, so that ties are ties: the student's at 'ties' are equal and the largest, the teacher's fall
- * with the column from 'teacher' on. Over several splits, in both halves of a tile, under every schedule. */
+/* Scores that are small integers, so that ties are ties: the student's at 'ties' are equal and the largest, the
+ * teacher's fall with the column from 'teacher' on. Over several splits, in both halves of a tile, under every
+ * schedule. */
 static void ties(int type, int dim, const int *at, int count, int teacher)
 {
     static float host[2][COLUMNS * DIM];
@@ -149,8 +151,8 @@ static void ties(int type, int dim, const int *at, int count, int teacher)
     emu_release(top);
 }
 
-/* Identical sides: each side's largest score is the other's, so every rank is 0, and their masses are the same. An id that is no
- * column makes its row's mass NaN, and nothing is read through it. */
+/* Identical sides: each side's largest score is the other's, so every rank is 0, and their masses are the same. An id
+ * that is no column makes its row's mass NaN, and nothing is read through it. */
 static void identical(int type, int dim)
 {
     struct kit_case c = kit_linear_case(70, 200, dim);

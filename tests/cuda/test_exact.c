@@ -66,8 +66,8 @@ static void value_then_backward(struct kit_fixture *f, const struct references *
     CHECK_STATUS(skl_backward(&f->p, &saved, &out), SKL_OK);
 }
 
-/* Two shards of the columns: states, merged and finished (after each sweep), then a backward of each shard. Gradients of a are
- * those of the second shard, which the first must not have spoilt: every one is 0. */
+/* Two shards of the columns: states, merged and finished (after each sweep), then a backward of each shard. Gradients
+ * of a are those of the second shard, which the first must not have spoilt: every one is 0. */
 static void shards(struct kit_fixture *f, const struct references *r)
 {
     int64_t rows = skl_reference_rows(&f->p), cut = f->c.cols / 3, first[2] = {0, cut}, n[2] = {cut, f->c.cols - cut};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option, and
- * random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
+ * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option,
+ * and random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
  */
 #include "run_cases.h"
 
@@ -62,8 +62,8 @@ static void masks(void)
     }
 }
 
-/* Packed sequences: most shorter than a tile of rows or columns, some longer than several, and none at all in between. Every
- * way to gradients, by tiles of either kind and by slabs. */
+/* Packed sequences: most shorter than a tile of rows or columns, some longer than several, and none at all in between.
+ * Every way to gradients, by tiles of either kind and by slabs. */
 static void packed(void)
 {
     static const int64_t dims[] = {64, 128, 256, 264, 21};
@@ -130,7 +130,8 @@ static void second_sweeps(void)
     }
 }
 
-/* JSD with a mixture that is nearly one side: log(p/m) must not be lost in 1 - beta. Not in f16, where dx that small is 0. */
+/* JSD with a mixture that is nearly one side: log(p/m) must not be lost in 1 - beta. Not in f16, where dx that small is
+ * 0. */
 static void lopsided_mixtures(void)
 {
     static const double betas[] = {0.001, 0.999, 1e-5};

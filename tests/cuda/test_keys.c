@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of keys and indexers on a device, against the references in double: every option of either, the same bits under every
- * schedule, ids that are no keys, and what is refused by name.
+ * Lists of keys and indexers on a device, against the references in double: every option of either, the same bits under
+ * every schedule, ids that are no keys, and what is refused by name.
  */
 #include "../indexers.h"
 #include "run_cases.h"
@@ -61,7 +61,8 @@ static void random_lists(int n)
     }
 }
 
-/* A key that is none: NaN in the rows of its query, in all its heads, the others as ever; nothing is read through it. */
+/* A key that is none: NaN in the rows of its query, in all its heads, the others as ever; nothing is read through
+ * it. */
 static void wrong_ids(void)
 {
     struct kit_case c = kit_attention_case(20, 60, 16);

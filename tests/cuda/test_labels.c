@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Labels and details of rows on a device, against the CPU's, which tests/test_labels.c holds to the reference in double. */
+ * Labels and details of rows on a device, against the CPU's, which tests/test_labels.c holds to the reference in
+ * double. */
 #include "families.h"
 
 enum { ROWS = 37, COLUMNS = 213, DIM = 264, IGNORED = -100, DETAILS = 10 };
@@ -208,8 +209,8 @@ static void identical(int type, int dim, double temperature)
     test_context("%s", "");
 }
 
-/* Rows with one column: a cross-entropy, a log-probability and gradients of exactly 0, whatever order the label's score was
- * summed in. An LSE's own gradient stays: that of its one logit. */
+/* Rows with one column: a cross-entropy, a log-probability and gradients of exactly 0, whatever order the label's score
+ * was summed in. An LSE's own gradient stays: that of its one logit. */
 static void one_column(int type, int dim, double temperature, double smoothing, double lse_weight)
 {
     static struct results gpu;
@@ -251,7 +252,8 @@ int main(void)
     test_device_begin();
     test_device.processors = 8;
     static const struct labels_case cases[] = {
-        /* type, dim, divergence, teacher, bias, wide, weights, ranges, T, weight, kl, lse, smoothing, z_loss, cap, items */
+        /* type, dim, divergence, teacher, bias, wide, weights, ranges, T, weight, kl, lse, smoothing, z_loss, cap,
+         * items */
         {SKL_F32, 21, SKL_FORWARD_KL, 1, 1, 0, 0, 0, 1, 0.7, 0.4, 0, 0, 0, 0, 0},
         {SKL_F32, 24, SKL_FORWARD_KL, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0},
         {SKL_BF16, 64, SKL_FORWARD_KL, 1, 0, 0, 0, 0, 1, 0.7, 0.4, 0.1, 0, 0, 0, 0},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listed teachers on a device, against their definition in double (kit/listed.c); the same bits under every schedule; ids that are
- * no columns. */
+ * Listed teachers on a device, against their definition in double (kit/listed.c); the same bits under every schedule;
+ * ids that are no columns. */
 #include "families.h"
 
 #include "../../kit/listed.h"
@@ -25,7 +25,8 @@ static void check_ways(const struct kit_listed_case *c)
     test_context("%s", "");
 }
 
-/* Sizes around the edges of tiles, and what the CPU's test draws; dim 24 meets tensor cores, where the scale is positive. */
+/* Sizes around the edges of tiles, and what the CPU's test draws; dim 24 meets tensor cores, where the scale is
+ * positive. */
 static void random_cases(int n)
 {
     for (int k = 0; k < n; k++) {
@@ -36,7 +37,8 @@ static void random_cases(int n)
     }
 }
 
-/* Splits of the columns, several chunks of the dimension, more rows than a tile has, lists longer than a block has threads. */
+/* Splits of the columns, several chunks of the dimension, more rows than a tile has, lists longer than a block has
+ * threads. */
 static void large_cases(void)
 {
     static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
@@ -114,7 +116,8 @@ static enum skl_status call(int half, int tail, int reverse, int labels)
     return skl_value_and_grad(&p, &out);
 }
 
-/* The order of blocks, warps and lanes is not ours to choose, and changes no bit. 16-bit gradients are those in f32, rounded. */
+/* The order of blocks, warps and lanes is not ours to choose, and changes no bit. 16-bit gradients are those in f32,
+ * rounded. */
 static void schedules(int half, int tail, int reverse, int labels)
 {
     test_context("schedules, %s, tail %d, reverse %d, labels %d", half ? "bf16" : "f32", tail, reverse, labels);
@@ -161,8 +164,8 @@ static void wrong_ids(int half, int tail)
     emu_written(m.ids, sizeof m.ids);
 }
 
-/* Renormalised, the columns off the list do not exist, however large they are: those of the lists have no mass at all under
- * an LSE of all columns, which the labels need. */
+/* Renormalised, the columns off the list do not exist, however large they are: those of the lists have no mass at all
+ * under an LSE of all columns, which the labels need. */
 static void far_below(int half, int reverse)
 {
     CHECK_STATUS(call(half, SKL_TAIL_RENORMALISE, reverse, 1), SKL_OK);
@@ -180,8 +183,8 @@ static void far_below(int half, int reverse)
     emu_written(&m, sizeof m);
 }
 
-/* What has no mass on either side adds 0 to the gradients, whatever it would be multiplied with: a column of -inf that only row
- * 5 lists, without mass; and row 3, all of whose scores are -inf, as its a is. */
+/* What has no mass on either side adds 0 to the gradients, whatever it would be multiplied with: a column of -inf that
+ * only row 5 lists, without mass; and row 3, all of whose scores are -inf, as its a is. */
 static void not_finite(void)
 {
     const struct memory kept = m;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Teachers of mixed heads and teachers whose LSEs are given, on a device: random ones and every family of kernels against the double
- * reference, what a target that is not divided by its sum does to a row, LSEs without mass, maps that name no head, and what is
- * refused.
+ * Teachers of mixed heads and teachers whose LSEs are given, on a device: random ones and every family of kernels
+ * against the double reference, what a target that is not divided by its sum does to a row, LSEs without mass, maps
+ * that name no head, and what is refused.
  */
 #include "run_cases.h"
 
@@ -57,8 +57,8 @@ static void no_mass(void)
     kit_destroy(&f); /* whose LSEs the test has changed */
 }
 
-/* Mixed heads: every kernel of them, LSEs found and given, sums of t kept and divided by, masks, softcaps, sinks, maps. 300
- * columns are three tiles, with 8 processors in one split; 1300 in two. */
+/* Mixed heads: every kernel of them, LSEs found and given, sums of t kept and divided by, masks, softcaps, sinks, maps.
+ * 300 columns are three tiles, with 8 processors in one split; 1300 in two. */
 static void mixed_heads(void)
 {
     static const int64_t dims[] = {64, 128, 264, 21, 40};
@@ -92,7 +92,8 @@ static void mapped_heads(void)
     }
 }
 
-/* Nobody has looked at the map: heads that are not there make the rows of their student's head NaN, and nothing else. */
+/* Nobody has looked at the map: heads that are not there make the rows of their student's head NaN, and nothing
+ * else. */
 static void bad_maps(void)
 {
     static const int64_t dims[] = {64, 21};

@@ -112,9 +112,9 @@ static int of_lists(const char *kernel)
     return strcmp(strrchr(kernel, '_'), "_rest") == 0 || strstr(kernel, "list") != NULL;
 }
 
-/* Gradients of everything. Sweeps of the rest go through three tiles. The kernels of lists get lists with more entries than a
- * block has threads, at another temperature than they were made at, then all of whose mass is listed; list_db more rows
- * than it has threads, since it comes to the next ones only then. */
+/* Gradients of everything. Sweeps of the rest go through three tiles. The kernels of lists get lists with more entries
+ * than a block has threads, at another temperature than they were made at, then all of whose mass is listed; list_db
+ * more rows than it has threads, since it comes to the next ones only then. */
 static void begin_lists(struct subject *s, const char *kernel, int variant)
 {
     int stream = strncmp(kernel, "stream_", 7) == 0, sweep = stream || strncmp(kernel, "plain_", 6) == 0;
@@ -139,8 +139,8 @@ static int of_keys(const char *kernel)
     return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0;
 }
 
-/* Lists of more entries than a block has threads; more rows than that, which see everything. Rows have other ranges than their
- * neighbours. */
+/* Lists of more entries than a block has threads; more rows than that, which see everything. Rows have other ranges
+ * than their neighbours. */
 static void begin_index(struct subject *s, const char *kernel, int variant)
 {
     static struct trial trials[VARIANTS];
@@ -349,8 +349,8 @@ static void try_mutant(const char *unit, const char *kernel, struct subject *s, 
     tally->by_numbers += strstr(killer, "NaN") || strstr(killer, "wrong");
 }
 
-/* Not bar.warp.sync: no kernel has memory of a warp's own, so it only makes lanes meet, as they always do in the emulator.
- * sass/convergence.py looks at that in the machine code. */
+/* Not bar.warp.sync: no kernel has memory of a warp's own, so it only makes lanes meet, as they always do in the
+ * emulator. sass/convergence.py looks at that in the machine code. */
 static const char *const synchronising[] = {"bar.sync", "barrier.sync", "cp.async.commit_group", "cp.async.wait_group",
                                             "cp.async.wait_all"};
 

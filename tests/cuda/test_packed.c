@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences on a device: no product is made that one call for each sequence would not make; and offsets that are none,
- * which nobody has looked at before the kernels run, lead to NaN and nowhere else. test_kernels has them against the reference.
+ * Packed sequences on a device: no product is made that one call for each sequence would not make; and offsets that are
+ * none, which nobody has looked at before the kernels run, lead to NaN and nowhere else. test_kernels has them against
+ * the reference.
  */
 #include "families.h"
 
@@ -63,8 +64,8 @@ static void no_more_products(void)
     }
 }
 
-/* Offsets as nobody may give them: every loss is NaN, gradients of keys are NaN, those of queries 0, and the emulator has seen
- * no access out of bounds. */
+/* Offsets as nobody may give them: every loss is NaN, gradients of keys are NaN, those of queries 0, and the emulator
+ * has seen no access out of bounds. */
 static void bad_offsets(void)
 {
     static const struct {

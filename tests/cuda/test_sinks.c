@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sinks on a device (src/cuda/host/sinks.c): every family of kernels and random cases against the double reference, exact zeros of
- * equal sides, rows that see the sink alone, sinks without mass and sinks that are no numbers.
+ * Sinks on a device (src/cuda/host/sinks.c): every family of kernels and random cases against the double reference,
+ * exact zeros of equal sides, rows that see the sink alone, sinks without mass and sinks that are no numbers.
  */
 #include "run_cases.h"
 
@@ -43,7 +43,8 @@ static void random_cases(int n)
     }
 }
 
-/* Total variation of a sink whose masses differ on the two sides: rows of which p - q may have either sign are left out. */
+/* Total variation of a sink whose masses differ on the two sides: rows of which p - q may have either sign are left
+ * out. */
 static void total_variation(void)
 {
     int done = 0, wanted = test_cases(6, 2);
@@ -110,7 +111,8 @@ static void zeros(void)
     }
 }
 
-/* Rows that see no key see the sink: LSE = sink, all of the mass, no loss and no gradient. Also where there are no keys at all. */
+/* Rows that see no key see the sink: LSE = sink, all of the mass, no loss and no gradient. Also where there are no keys
+ * at all. */
 static void no_keys(void)
 {
     for (int none = 0; none < 2; none++) {
@@ -145,8 +147,8 @@ static void no_keys(void)
     }
 }
 
-/* Without mass on both sides a sink is as if there were none, to the bit. One of Q alone: P has mass where Q has none. A sink that
- * is no number, or infinite, makes the rows of its head NaN and no others. */
+/* Without mass on both sides a sink is as if there were none, to the bit. One of Q alone: P has mass where Q has none.
+ * A sink that is no number, or infinite, makes the rows of its head NaN and no others. */
 static void odd_numbers(void)
 {
     static const double odd[] = {-INFINITY, INFINITY, NAN};

@@ -116,8 +116,8 @@ static void draw_weights(struct call *c)
     }
 }
 
-/* Where no row must be exactly 0, and states need not carry it. A label is a column that its row sees; nothing is known of
- * other ones. */
+/* Where no row must be exactly 0, and states need not carry it. A label is a column that its row sees; nothing is known
+ * of other ones. */
 static int has_labels(struct call *c)
 {
     int kind = c->kind == KIND_ORDINARY || c->kind == KIND_NEAR || c->kind == KIND_OFFSET;

@@ -30,8 +30,8 @@ enum path {
 
 extern const char *const kind_names[KINDS], *const path_names[PATHS];
 
-/* The results over the rows, in the order of skl_outputs; those after STATE_RESULTS are not of partial rows, L1_S is only for
- * a backward, M_REST and L_REST are those of a listed teacher. */
+/* The results over the rows, in the order of skl_outputs; those after STATE_RESULTS are not of partial rows, L1_S is
+ * only for a backward, M_REST and L_REST are those of a listed teacher. */
 enum { LOSS, LSE_S, LSE_T, KL_S, KL_T, M_S, M_T, L_S, L_T, STATE_RESULTS };
 enum { KL = STATE_RESULTS, CE, ENTROPY_S, ENTROPY_T, LOGPROB_S, LOGPROB_T, L1_S, M_REST, L_REST, ROW_RESULTS };
 
@@ -73,8 +73,8 @@ struct call {
 void draw_call(struct call *c, struct rng random);
 void draw_free(struct call *c);
 
-/* draw_lists.c: may the call have a listed teacher, which is decided before its masks are? Then its lists, from which rows that
- * list nothing follow. */
+/* draw_lists.c: may the call have a listed teacher, which is decided before its masks are? Then its lists, from which
+ * rows that list nothing follow. */
 int draw_is_listed(struct call *c);
 void draw_lists(struct call *c);
 

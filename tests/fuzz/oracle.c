@@ -29,9 +29,9 @@ static double log_error(const struct distribution *P, const struct distribution 
     return P->delta[j] + P->dlse + P->rounded + Q->delta[j] + Q->dlse + Q->rounded;
 }
 
-/* KL(P || Q); the loss's bound goes to 'bound'. Its noise has what is left where one column has nearly all the mass: log l
- * of both sides is off by 3 u, which is 2^x, and by f32 additions of up to 192 columns, each off by at most u of the sum,
- * at random. */
+/* KL(P || Q); the loss's bound goes to 'bound'. Its noise has what is left where one column has nearly all the mass:
+ * log l of both sides is off by 3 u, which is 2^x, and by f32 additions of up to 192 columns, each off by at most u of
+ * the sum, at random. */
 static double kl(struct distribution *P, struct distribution *Q, int64_t n, double *bound)
 {
     double K = 0, linear = 0, whole = 0, noise = 6 * U + U * sqrt(smaller((double)n, 192));
@@ -189,7 +189,8 @@ static void label_row(const struct call *c, int64_t row, struct distribution d[2
     }
 }
 
-/* The error of a product with x. Where nothing is known of the other factor it may be infinite, and 0 times that is NaN. */
+/* The error of a product with x. Where nothing is known of the other factor it may be infinite, and 0 times that is
+ * NaN. */
 static double product_error(double off, double x)
 {
     return off == INFINITY ? INFINITY : times(off, fabs(x));

@@ -88,7 +88,8 @@ static double term(const struct category *k, int reverse)
     return reverse ? times(k->q, -w) : times(exp(k->log_p), w);
 }
 
-/* How far off the term may be where single sensitivities do not hold, and the sizes that roundings in double are parts of. */
+/* How far off the term may be where single sensitivities do not hold, and the sizes that roundings in double are parts
+ * of. */
 static double term_error(const struct category *k, int reverse)
 {
     double w = fabs(k->log_p - k->log_q), p = exp(k->log_p);

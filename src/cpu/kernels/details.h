@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a row can tell beyond its divergence, of one side, from a tile of its scores; and the part of dz that labels make.
+ * What a row can tell beyond its divergence, of one side, from a tile of its scores; and the part of dz that labels
+ * make.
  *
  *     details    m = max x and its column,  l += 2^y,  moment += 2^y y,  l1 += 2^{y1},  sum += x
  *                y = unit (x - m), y1 = unit1 (x - m): the same logits at temperature 1
  *     above      += how many x are larger than the row's limit, which the first sweep has found
  *     tempered   factor 2^{y1}, which labels add to dz where the divergence has another temperature
  *
- * Each quantity is a pass of its own over the tile, which is in L1: only what is asked for is computed. Sums as in states.h.
+ * Each quantity is a pass of its own over the tile, which is in L1: only what is asked for is computed. Sums as in
+ * states.h.
  */
 
 /* The first column with the tile's largest score, as a number within the tile. */
@@ -18,7 +20,8 @@ static inline vf first_largest(int n, const float *x, int v, vf largest)
     return at;
 }
 
-/* Raises the reference over the tile; what was summed under the old one is rescaled. Returns what is to be subtracted. */
+/* Raises the reference over the tile; what was summed under the old one is rescaled. Returns what is to be
+ * subtracted. */
 static inline vf raise_reference(int n, const float *x, int v, int64_t first, int want, float unit, float unit1,
                                  struct skl_panel_details *d)
 {

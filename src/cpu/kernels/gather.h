@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Single columns against single rows, for lists of columns: <x, y> and y += a x over n entries of dim. Nothing is packed: a
- * column is read once for its score and once for da, 4 n bytes each time, and memory is the limit. Error of the dot product:
- * chains of n / (DOT_SUMS VL) terms, shorter than those of the products of tiles.
+ * Single columns against single rows, for lists of columns: <x, y> and y += a x over n entries of dim. Nothing is
+ * packed: a column is read once for its score and once for da, 4 n bytes each time, and memory is the limit. Error of
+ * the dot product: chains of n / (DOT_SUMS VL) terms, shorter than those of the products of tiles.
  */
 enum { DOT_SUMS = 8 }; /* as many chains as hide the latency of an FMA */
 

@@ -4,7 +4,8 @@
  *
  *     dx = dy w act'(x),     dw = sum_j dy act(x)        act = ReLU with act'(0) = 0, or the identity
  *
- * Bytes: 8 per (row, column) and head are read and 4 written. dw is a sum of f32 chains of 16 terms, added up in double.
+ * Bytes: 8 per (row, column) and head are read and 4 written. dw is a sum of f32 chains of 16 terms, added up in
+ * double.
  */
 static inline vf activation(vf x, int identity)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A mixture of heads, tile by tile: t = sum over heads of share 2^{unit (x - m)}, where share = 1 / (l heads) and unit m +
- * log2 l is the head's log-denominator; then x = log2 t, which is a score like any other.
+ * A mixture of heads, tile by tile: t = sum over heads of share 2^{unit (x - m)}, where share = 1 / (l heads) and unit
+ * m + log2 l is the head's log-denominator; then x = log2 t, which is a score like any other.
  *
- * Bytes: 8 per (row, column) and head are read and 4 written, all in L1 or L2. Errors: 2 ulp of a term, 1 ulp of t for each
- * head at most, and half an ulp of log2 t, as a score has.
+ * Bytes: 8 per (row, column) and head are read and 4 written, all in L1 or L2. Errors: 2 ulp of a term, 1 ulp of t for
+ * each head at most, and half an ulp of log2 t, as a score has.
  */
 
 /* A denominator that is smaller than one of its terms by more than this is no denominator: t stays finite. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs of bf16 for units that multiply pairs of it and add to f32: VDPBF16PS, BFDOT, TDPBF16PS. bf16 stays bf16, so half
- * the bytes of the FMA packs.
+ * Packs of bf16 for units that multiply pairs of it and add to f32: VDPBF16PS, BFDOT, TDPBF16PS. bf16 stays bf16, so
+ * half the bytes of the FMA packs.
  *
  *     panel   [dim / 2][NR][2]      a^T in pairs of entries, for logits; zeros up to a multiple of PAIR_STEP entries
  *     tile    [SKL_BK][PAIR_LD]     b, PAIR_KC of its dim entries; or b as it lies

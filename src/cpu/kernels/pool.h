@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Blocks of keys into one score each: the largest, m = max x, or the score of their LSE, m + log2(l) / unit with
- * l = sum 2^{unit (x - m)}, carried on as a row's state is. Bytes: 4 per (row, key) are read, twice for a sum. A block's sum
- * is f32 chains of at most 16 terms, and of these.
+ * l = sum 2^{unit (x - m)}, carried on as a row's state is. Bytes: 4 per (row, key) are read, twice for a sum. A
+ * block's sum is f32 chains of at most 16 terms, and of these.
  */
 static void pool_tile(int n, const float *x, float unit, float *m, float *l)
 {

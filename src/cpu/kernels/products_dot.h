@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logits of bf16 operands by an instruction that multiplies pairs: vdot(c, a, b) = c + a[0] b[0] + a[1] b[1] in each lane
- * (VDPBF16PS, BFDOT), twice the products of an FMA. The micro-kernel is that of products.h with pairs for entries:
+ * Logits of bf16 operands by an instruction that multiplies pairs: vdot(c, a, b) = c + a[0] b[0] + a[1] b[1] in each
+ * lane (VDPBF16PS, BFDOT), twice the products of an FMA. The micro-kernel is that of products.h with pairs for entries:
  *
  *     C[i][0..NR-1] += A[i][pair k] . B[pair k][0..NR-1],      i < MR, k < K / 2
  *
- * Per pair: MR broadcasts, NV loads, MR NV vdot. Each sum is a chain of at most PAIR_KC steps in f32, longer ones are sums
- * of such, as with FMA; the units flush subnormal numbers and round to nearest (BFDOT: to odd, in between), so the bound is
- * that of products.h. Gradients stay with f32 FMAs: dz in two bf16 parts would take as many instructions.
+ * Per pair: MR broadcasts, NV loads, MR NV vdot. Each sum is a chain of at most PAIR_KC steps in f32, longer ones are
+ * sums of such, as with FMA; the units flush subnormal numbers and round to nearest (BFDOT: to odd, in between), so the
+ * bound is that of products.h. Gradients stay with f32 FMAs: dz in two bf16 parts would take as many instructions.
  */
 static void dot_logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0,
                        struct skl_soon soon, int add, float *y)

@@ -9,8 +9,8 @@
  *     y = b a^T ~ (b0 a2 + b0 a1 + b1 a1 + b1 a0 + b2 a0) + b0 a0       y [columns][rows], C as in products_tiles.h
  *
  * over KC entries of dim the five small ones first, so that C rounds at its full size once for 32 entries. Some 2^-24
- * |a b| of a product is left out at most (|x1| <= 2^-8 |x|, |x2| <= 2^-17 |x|), 2^-27.4 in the root mean square of random
- * mantissas; the sums round as those of products_tiles.h: together no more than a chain of KC FMAs.
+ * |a b| of a product is left out at most (|x1| <= 2^-8 |x|, |x2| <= 2^-17 |x|), 2^-27.4 in the root mean square of
+ * random mantissas; the sums round as those of products_tiles.h: together no more than a chain of KC FMAs.
  *
  * Packs: pair e of a step of 32 entries has the entries e and 16 + e: two vectors become pairs without a shuffle.
  *     panel   head, [dim / 32][3 parts][16 pairs][NR]
@@ -18,10 +18,10 @@
  * A step takes 12 tile loads for 20 products and 4 for the other 4. The three parts of 32 columns by KC entries are
  * 48 KiB, as are those of a panel; a tile's 288 KiB are read from L2 once for each panel.
  *
- * Rows and columns that cannot be taken apart are odd: their scores are made by FMAs, from the operands as they lie, with
- * the bits of products.h. Odd is what has a number that is not finite or above 2^40, or what is not 0 and has no number
- * above 2^-40. Of the others nothing overflows, and what underflows is below D 2^-43 of max |a| max |b|. A score depends
- * on its row and its column alone, whatever is beside them: equal sides get equal bits.
+ * Rows and columns that cannot be taken apart are odd: their scores are made by FMAs, from the operands as they lie,
+ * with the bits of products.h. Odd is what has a number that is not finite or above 2^40, or what is not 0 and has no
+ * number above 2^-40. Of the others nothing overflows, and what underflows is below D 2^-43 of max |a| max |b|. A score
+ * depends on its row and its column alone, whatever is beside them: equal sides get equal bits.
  *
  * Gradients are the FMA products, on their packs.
  */
@@ -97,7 +97,8 @@ static inline vf load_entries(const float *line, int64_t d, int64_t end)
     return vload(edge);
 }
 
-/* --------------------------------------------------------------------------------------------------------- packs --- */
+/* --------------------------------------------------------------------------------------------------------- packs
+ * --- */
 
 static int64_t split_panel_bytes(int64_t dim)
 {
@@ -175,7 +176,8 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
     add_listed_columns(n, at, x, (struct skl_columns){tile->b, tile->stride}, dim, sum);
 }
 
-/* ------------------------------------------------------------------------------------------------------ products --- */
+/* ------------------------------------------------------------------------------------------------------ products
+ * --- */
 
 #define load_part_a(at, p)                                     \
     do {                                                       \

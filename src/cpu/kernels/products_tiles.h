@@ -6,8 +6,8 @@
  *     grad_rows      C = da^T [dim][rows]     A = b^T, made once a tile   B = dz, pairs of columns      K = columns
  *     grad_columns   C = db [columns][dim]    A = dz, pairs of rows       B = a, pairs of rows          K = rows
  *
- * dz = high + low, two bf16 numbers, so that 16 bits of it count; or high alone, if the caller lets it be rounded. It is
- * split once, in place of the f32 numbers:
+ * dz = high + low, two bf16 numbers, so that 16 bits of it count; or high alone, if the caller lets it be rounded. It
+ * is split once, in place of the f32 numbers:
  *
  *     line of column j   [16] pairs of high, [16] pairs of low; pair i has rows i and 16 + i
  *
@@ -18,8 +18,8 @@
  *     back    [dim][SKL_BK]                 b^T, for grad_rows
  *
  * Bytes of a step of 32 k: two loads of A (2 KiB), two of B, for four products of 16384 operations. Each step is summed
- * from 0 (tiles_c.h says in what order) and added to C: relative error about sqrt(32 + steps) 2^-25 of the largest partial
- * sum. Splitting dz leaves 2^-17 of it; rounding it 2^-9.
+ * from 0 (tiles_c.h says in what order) and added to C: relative error about sqrt(32 + steps) 2^-25 of the largest
+ * partial sum. Splitting dz leaves 2^-17 of it; rounding it 2^-9.
  */
 _Static_assert(NR == 32 && VL == 16, "a panel is two tiles wide");
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels, once, for the vector words of the file that includes this: ISA.c defines KERNELS (the table's
- * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. With DOT_UNIT (its name) or
- * TILE_UNIT, and the words of that unit, bf16 operands get products of their own; with tiles, f32 operands too. */
+ * name) and KERNELS_ISA, perhaps KERNELS_NARROWER, and includes its vec_ISA.h first, then this. With DOT_UNIT (its
+ * name) or TILE_UNIT, and the words of that unit, bf16 operands get products of their own; with tiles, f32 operands
+ * too. */
 #include "products.h"
 #include "transpose.h"
 #include "pack.h"

@@ -8,8 +8,8 @@
  *     tiles_set(config)           tiles become 0
  *     tiles_release()             no configuration, nothing for the system to save
  *
- * tiles_c.h has the same words in plain C. Strides are in bytes. The compilers do not know which memory a tile load reads: a
- * fence holds the stores before it, and the reuse of that memory after it, in place.
+ * tiles_c.h has the same words in plain C. Strides are in bytes. The compilers do not know which memory a tile load
+ * reads: a fence holds the stores before it, and the reuse of that memory after it, in place.
  */
 #include <immintrin.h>
 

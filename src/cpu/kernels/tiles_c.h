@@ -3,9 +3,9 @@
  * The words of tiles.h in plain C, for machines without AMX: a thread-local array stands for the registers. With real
  * data TDPBF16PS and this gave the same bits on Sapphire Rapids; tests/test_tiles.c compares them where it can.
  *
- * Arithmetic, as Intel's manual has it: the sum over the even entries and that over the odd ones are each a chain of fused
- * multiply-adds that begins with 0; the two are added, then C is. Round to nearest even, subnormal operands and results
- * become 0, whatever MXCSR says.
+ * Arithmetic, as Intel's manual has it: the sum over the even entries and that over the odd ones are each a chain of
+ * fused multiply-adds that begins with 0; the two are added, then C is. Round to nearest even, subnormal operands and
+ * results become 0, whatever MXCSR says.
  */
 #ifndef SKL_TILES_C_H
 #define SKL_TILES_C_H
@@ -16,7 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Of this thread. A configuration with another first byte than 1 is none: a word on tiles would be a fault, and is caught. */
+/* Of this thread. A configuration with another first byte than 1 is none: a word on tiles would be a fault, and is
+ * caught. */
 struct skl_tiles {
     unsigned char config[64];
     union {

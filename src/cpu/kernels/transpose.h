@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Squares of VL x VL numbers turned round, by exchanging ever larger blocks: log2 VL steps of VL shuffles. For rows into panels,
- * and for da out of them. LANES is VL for the preprocessor.
+ * Squares of VL x VL numbers turned round, by exchanging ever larger blocks: log2 VL steps of VL shuffles. For rows
+ * into panels, and for da out of them. LANES is VL for the preprocessor.
  */
 #if defined(__AVX512F__) || defined(WIDE)
 #define LANES 16

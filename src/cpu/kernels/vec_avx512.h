@@ -41,8 +41,8 @@ static inline vf vsplit_integer(vf x, vf *n)
     *n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return x - *n;
 }
-/* x = floor(16 x) / 16 + r: returns r, and s = 2^{floor(16 x) / 16 - floor(x)} out of a register. The sum with a number whose
- * last place is 1/16 has floor(16 x) in its lowest bits, four of which the permutation reads. */
+/* x = floor(16 x) / 16 + r: returns r, and s = 2^{floor(16 x) / 16 - floor(x)} out of a register. The sum with a number
+ * whose last place is 1/16 has floor(16 x) in its lowest bits, four of which the permutation reads. */
 #define HAS_SIXTEENTHS
 static inline vf vsplit_sixteenth(vf x, vf *s)
 {

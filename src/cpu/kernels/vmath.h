@@ -19,8 +19,8 @@ static inline vf vexp2_poly(vf r)
 
 /* 2^x for x <= 0 (and up to 127); 0 below EXP2_MIN, NaN for NaN. */
 #ifdef HAS_SIXTEENTHS
-/* s 2^r with 2^r = 1 + r P(r) for 0 <= r < 1/16, relative error 1.4e-9: eight operations. Below EXP2_MIN it is the mode of
- * the kernels that makes it 0: subnormals are flushed. */
+/* s 2^r with 2^r = 1 + r P(r) for 0 <= r < 1/16, relative error 1.4e-9: eight operations. Below EXP2_MIN it is the mode
+ * of the kernels that makes it 0: subnormals are flushed. */
 static inline vf vexp2(vf x)
 {
     vf s, r = vsplit_sixteenth(x, &s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention's gradients: rows_* for da and columns_* for db, each the same bits every time; or, where the caller allows any
- * order of summation and wants both, fused_*: logits once instead of twice, da by atomic additions to f32 sums.
+ * Attention's gradients: rows_* for da and columns_* for db, each the same bits every time; or, where the caller allows
+ * any order of summation and wants both, fused_*: logits once instead of twice, da by atomic additions to f32 sums.
  */
 #include "run.h"
 

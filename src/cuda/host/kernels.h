@@ -86,8 +86,8 @@ struct skl_gpu_kernel {
     size_t shared;
 };
 
-/* The kernel of this role that is compiled for exactly this type and width; of several the one for the latest architecture
- * that the device still has. NULL: there is none. */
+/* The kernel of this role that is compiled for exactly this type and width; of several the one for the latest
+ * architecture that the device still has. NULL: there is none. */
 const struct skl_gpu_kernel *skl_gpu_kernel_of(enum skl_gpu_role role, int type, int dim, int capability);
 
 #endif

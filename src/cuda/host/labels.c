@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels on a device. No kernel over rows x columns is theirs: they are further sweeps of the KL, whose other side is flat
- * (every logit 0), and small kernels over the rows (kernels/label_kernels.cu).
+ * Labels on a device. No kernel over rows x columns is theirs: they are further sweeps of the KL, whose other side is
+ * flat (every logit 0), and small kernels over the rows (kernels/label_kernels.cu).
  *
  *     LSE', mean z'    student beside a flat P at temperature 1; at temperature 1 the divergence's own sweep knows LSE'
- *     dz               forward KL at temperature 1: in the divergence's own slab, with other masses of p and q. Otherwise
+ *     dz               forward KL at temperature 1: in the divergence's own slab, with other masses of p and q.
+ *     Otherwise
  *                      a second slab of the labels' own, beside a flat P that is their smoothing
  */
 #include "run.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listed teachers on a device. The student is swept over the columns that its rows do not list (kernels/rest.cuh), the lists
- * are worked on by kernels of their own (kernels/list_kernels.cu):
+ * Listed teachers on a device. The student is swept over the columns that its rows do not list (kernels/rest.cuh), the
+ * lists are worked on by kernels of their own (kernels/list_kernels.cu):
  *
  *     sort_lists, score_lists, [sweep of the rest], finish_lists         value
  *     list_factors, slabs of dx, put_list_entries into them              gradients
- *     list_da, list_db                                                   ... where the listed columns are all there is: neither
+ *     list_da, list_db                                                   ... where the listed columns are all there is:
+ *     neither
  *                                                                        sweep nor slabs
  */
 #include "run.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Teachers of mixed heads on a device (kernels/mixture.cuh). The sweeps and slabs of the call are those of any other, by kernels that
- * make g + 1 products a tile; before them come a row's m and share of each head:
+ * Teachers of mixed heads on a device (kernels/mixture.cuh). The sweeps and slabs of the call are those of any other,
+ * by kernels that make g + 1 products a tile; before them come a row's m and share of each head:
  *
  *     for each head   [sweep of it], make_members        the sweep where its LSEs were not given
  *
- * A map that names one head for each of the student's mixes nothing: the heads are copied in its order, and the rest of the call
- * does not know of it.
+ * A map that names one head for each of the student's mixes nothing: the heads are copied in its order, and the rest of
+ * the call does not know of it.
  */
 #include "run.h"
 

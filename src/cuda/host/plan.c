@@ -127,7 +127,8 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
     plan->capability = device->capability;
     plan->type = w->side[0].a.dtype;
     plan->dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
-    /* All sweeps have the same tiles of rows: where a width has no kernel for a later one, it has none for the first. */
+    /* All sweeps have the same tiles of rows: where a width has no kernel for a later one, it has none for the
+     * first. */
     int narrow = widest <= 256 && !skl_gpu_wants_tops(w) && !w->result[SKL_ROW_tv].data && !w->listed.given &&
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
@@ -250,8 +251,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* A slab feeds two products: as large as 64 MiB and the room allow, and 1024 columns before rows are cut. In 'room' bytes
- * must fit 4 (rows + sums) a column. */
+/* A slab feeds two products: as large as 64 MiB and the room allow, and 1024 columns before rows are cut. In 'room'
+ * bytes must fit 4 (rows + sums) a column. */
 static void choose_slab(const struct skl_work *w, int64_t room, struct skl_gpu_plan *plan)
 {
     int64_t sums = sums_of_column(w), most = (int64_t)16 << 20, elements = room / 4;

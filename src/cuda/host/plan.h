@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a call runs on a device: which kernels, how the columns are split, how large a slab of dx is, and where everything
- * lies in the workspace. A pure function of the work and the device's properties, so that a workspace can be sized
- * without one.
+ * How a call runs on a device: which kernels, how the columns are split, how large a slab of dx is, and where
+ * everything lies in the workspace. A pure function of the work and the device's properties, so that a workspace can be
+ * sized without one.
  */
 #ifndef SKL_CUDA_PLAN_H
 #define SKL_CUDA_PLAN_H
@@ -19,8 +19,8 @@
             return s_;               \
     } while (0)
 
-/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. keys_*: rows that see keys of their own, and indexers.
- * plain_*: everything else. */
+/* forward_*: 16-bit, width <= 256, KL and JSD. stream_*: 16-bit, any width. keys_*: rows that see keys of their own,
+ * and indexers. plain_*: everything else. */
 enum skl_gpu_family { SKL_FAMILY_FORWARD, SKL_FAMILY_STREAM, SKL_FAMILY_PLAIN, SKL_FAMILY_KEYS };
 
 /* Copies of a teacher's heads in the order of a map that names one for each of the student's. */
@@ -81,14 +81,16 @@ struct skl_gpu_plan {
 
 enum { SKL_BLAS_BYTES = 32 << 20 };
 
-/* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each sequence. An
- * absent teacher becomes a flat side, a mixture of one head that head. */
+/* Rows of a linear problem that lie evenly spaced, as one matrix: the tiles of tokens then do not end with each
+ * sequence. An absent teacher becomes a flat side, a mixture of one head that head. */
 struct skl_work skl_gpu_flat(const struct skl_work *w);
 
-/* The work of one side beside one whose logits are all 0, for a KL: as Q (1) or P (0), at 'temperature' times the logits. */
+/* The work of one side beside one whose logits are all 0, for a KL: as Q (1) or P (0), at 'temperature' times the
+ * logits. */
 struct skl_work skl_gpu_beside_flat(const struct skl_work *w, int side, int as, double temperature);
 
-/* Is a row's loss more than its divergence, or the divergence wanted beside it? Then finish_labels has the last word. */
+/* Is a row's loss more than its divergence, or the divergence wanted beside it? Then finish_labels has the last
+ * word. */
 static inline int skl_gpu_finishes_labels(const struct skl_work *w)
 {
     return skl_has_labels(w) || w->result[SKL_ROW_kl].data;
@@ -100,7 +102,8 @@ static inline enum skl_row_name skl_gpu_divergence_row(const struct skl_work *w)
     return skl_gpu_finishes_labels(w) ? SKL_ROW_kl : SKL_ROW_loss;
 }
 
-/* Which sweeps at temperature 1 the value of a problem with labels takes besides: of the student (bit 0) and of the teacher. */
+/* Which sweeps at temperature 1 the value of a problem with labels takes besides: of the student (bit 0) and of the
+ * teacher. */
 int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w);
 
 /* Do keys_* work on it: rows that see keys of their own, or a student that is an indexer? */
@@ -151,8 +154,8 @@ int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim);
 /* The dtype to which dx of side x is rounded before the gradient products. */
 int skl_gpu_slab_dtype(const struct skl_work *w, const struct skl_gpu_plan *plan, int x);
 
-/* The kernel that does this in this plan: the one for its type and width, or else for its type, or else for all. NULL: none
- * does. */
+/* The kernel that does this in this plan: the one for its type and width, or else for its type, or else for all. NULL:
+ * none does. */
 const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, enum skl_gpu_role role);
 
 /* Which second sweep the divergence takes. */

@@ -35,7 +35,8 @@ struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r)
     return v;
 }
 
-/* P's target, as it is or divided by its sum. The LSEs of one head are given; a mixture's scores have theirs in them. */
+/* P's target, as it is or divided by its sum. The LSEs of one head are given; a mixture's scores have theirs in
+ * them. */
 static struct skl_gpu_raw raw_of(const struct skl_work *w)
 {
     struct skl_gpu_raw raw = {.is = w->raw};
@@ -118,8 +119,8 @@ float skl_gpu_spread(const struct skl_gpu_run *run)
     const struct skl_work *w = &run->work;
     int half = 0;
     for (int x = 0; x < 2; x++) half |= (w->grads & 1 << x) && skl_gpu_slab_dtype(w, &run->plan, x) == SKL_F16;
-    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so, and S (q - p) of a target with
-     * sum S. f16 ends at 65504. */
+    /* |q - p| <= 1; p |log p/q - KL| and those of two sweeps may be larger, up to 100 or so, and S (q - p) of a target
+     * with sum S. f16 ends at 65504. */
     int lists = w->listed.reverse || (w->listed.given && w->listed.tail == SKL_TAIL_ZERO);
     int large = skl_sweeps(w->form) == 2 || (w->grads & 1) || w->labels.z_loss > 0 || w->raw || lists;
     return !half ? 1.0F : large ? 256.0F : 16384.0F;

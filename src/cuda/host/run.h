@@ -44,7 +44,8 @@ enum skl_status skl_gpu_sweep_tops(const struct skl_gpu_run *run, const float *l
 /* ... of the student over the columns that its rows do not list. */
 enum skl_status skl_gpu_rest_states(const struct skl_gpu_run *run, struct skl_state *to);
 
-/* Listed teachers (lists.c): the lists made ready; the divergence, behind a sweep where one is needed. Nothing without lists. */
+/* Listed teachers (lists.c): the lists made ready; the divergence, behind a sweep where one is needed. Nothing without
+ * lists. */
 enum skl_status skl_gpu_start_lists(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_finish_lists(const struct skl_gpu_run *run);
 /* Their part of dz: factors of the columns off the lists; the lists' entries of a slab that has been made. */
@@ -56,20 +57,21 @@ enum skl_status skl_gpu_list_gradients(const struct skl_gpu_run *run);
 /* A sweep of one head of the teacher's mixture. */
 enum skl_status skl_gpu_sweep_head(const struct skl_gpu_run *run, int64_t member);
 
-/* Mixed heads (mixture.c): as kernels want them; heads copied in the order of a map; the rows' numbers of each head. Nothing of
- * other teachers. */
+/* Mixed heads (mixture.c): as kernels want them; heads copied in the order of a map; the rows' numbers of each head.
+ * Nothing of other teachers. */
 struct skl_gpu_mixture skl_gpu_mixture_of(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_gather(struct skl_gpu_run *run);
 enum skl_status skl_gpu_find_members(const struct skl_gpu_run *run);
 
-/* Sinks (sinks.c): as kernels want them; into the sums of a second sweep; their probabilities; their gradient of side x.
- * Nothing without sinks, or where nobody asks. */
+/* Sinks (sinks.c): as kernels want them; into the sums of a second sweep; their probabilities; their gradient of side
+ * x. Nothing without sinks, or where nobody asks. */
 struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x);
 
-/* Rows that see keys of their own, and indexers (keys.c): lists and LSEs of heads made ready; a sweep; a side's gradients. */
+/* Rows that see keys of their own, and indexers (keys.c): lists and LSEs of heads made ready; a sweep; a side's
+ * gradients. */
 enum skl_status skl_gpu_list_keys(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_role role,
                                    const struct skl_gpu_forward *forward);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sinks on a device: one more column of every row, which is in no tile (kernels/sink.cuh). The first sweep's states get it in
- * finish_rows, the second's by push_sinks; its gradient is a sum over the rows, one for each head.
+ * Sinks on a device: one more column of every row, which is in no tile (kernels/sink.cuh). The first sweep's states get
+ * it in finish_rows, the second's by push_sinks; its gradient is a sum over the rows, one for each head.
  */
 #include "run.h"
 

@@ -7,8 +7,8 @@
  *     db [columns, dim] += dx^T a [rows, dim]
  *     dbias [columns]   += sum over the rows of dx
  *
- * Columns outside, rows (and heads that share a b) inside: sums of db are of one slab's width, sums of da last. A gradient
- * that leaves as f32 is its own sum.
+ * Columns outside, rows (and heads that share a b) inside: sums of db are of one slab's width, sums of da last. A
+ * gradient that leaves as f32 is its own sum.
  */
 #include "run.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Skewed KL, total variation and alpha-beta: what one column adds to a row's two sums in the second sweep, and its dz once
- * they are complete (docs/math.md, section 5b; the CPU's are in cpu/kernels/). What the sums mean, and the slope of a
- * side's dz, is in ../../divergence.h.
+ * Skewed KL, total variation and alpha-beta: what one column adds to a row's two sums in the second sweep, and its dz
+ * once they are complete (docs/math.md, section 5b; the CPU's are in cpu/kernels/). What the sums mean, and the slope
+ * of a side's dz, is in ../../divergence.h.
  *
- * p and q are told by the larger and the smaller of them, so that nothing overflows and nothing is lost to a difference of
- * nearly equal numbers. Where p = q every term is exactly 0.
+ * p and q are told by the larger and the smaller of them, so that nothing overflows and nothing is lost to a difference
+ * of nearly equal numbers. Where p = q every term is exactly 0.
  */
 #ifndef SKL_COLUMN_CUH
 #define SKL_COLUMN_CUH

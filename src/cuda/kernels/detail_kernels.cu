@@ -2,8 +2,8 @@
  *
  * Details of rows, from what sweeps left of them: one thread a row, or one warp a row where dot products are wanted.
  *
- *     put_detail    entropy = log l - acc / l beside a flat side;  KL the other way;  JSD and total variation of two sums
- *     put_tops      the largest score of all splits, of equal ones that of the lower column;  or the sum of counts
+ *     put_detail    entropy = log l - acc / l beside a flat side;  KL the other way;  JSD and total variation of two
+ *     sums put_tops      the largest score of all splits, of equal ones that of the lower column;  or the sum of counts
  *     put_masses    sum over k of e^{z[id_k] - m} / l          K dot products a row: 2 K dim elements read
  */
 #include "scores.cuh"

@@ -7,8 +7,8 @@
 
 #include "ptx.cuh"
 
-/* What is the same for every column of a row. The LSE is kept in two parts: in one f32 number it would lose digits to the
- * size of the logits. */
+/* What is the same for every column of a row. The LSE is kept in two parts: in one f32 number it would lose digits to
+ * the size of the logits. */
 struct row_terms {
     float factor[2];
     float m[2], minus_log_l[2]; /* a score; base 2 */
@@ -32,9 +32,10 @@ SKL_DEVICE float probability(const row_terms &t, int side, float x)
     return power_of_two(log_probability(t, side, x));
 }
 
-/* log(p/m) and log(q/m) of the mixture m = beta_P p + beta_Q q, from d = log2 q - log2 p. Of two equal forms the one whose
- * exponential is below 1. m over the larger is 1 + less; where that is below 1/2, as it can be if most of the mixture is the
- * smaller, it is told as f 2^k, 1/2 <= f < 1, of the sum of its two parts: 1 + less would have lost its digits. */
+/* log(p/m) and log(q/m) of the mixture m = beta_P p + beta_Q q, from d = log2 q - log2 p. Of two equal forms the one
+ * whose exponential is below 1. m over the larger is 1 + less; where that is below 1/2, as it can be if most of the
+ * mixture is the smaller, it is told as f 2^k, 1/2 <= f < 1, of the sum of its two parts: 1 + less would have lost its
+ * digits. */
 SKL_DEVICE void log_over_mixture(float d, float beta_p, float beta_q, float (&over_m)[2])
 {
     const float beta_small = d > 0 ? beta_p : beta_q, beta_large = d > 0 ? beta_q : beta_p, x = -fabsf(d);

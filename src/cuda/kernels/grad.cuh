@@ -13,8 +13,8 @@
  *     out       [stationary x dim]      +=  dx  streamed_x,  f32 in registers; one factor at the end
  *
  * What a row of logits needs (m and log l of both sides, c, r, its range) belongs to a stationary vector BY_ROWS and
- * lies in registers, r being applied to the sum; BY_COLUMNS it belongs to a streamed one, is copied with it and r is part
- * of dx.
+ * lies in registers, r being applied to the sum; BY_COLUMNS it belongs to a streamed one, is copied with it and r is
+ * part of dx.
  */
 #ifndef SKL_GRAD_CUH
 #define SKL_GRAD_CUH
@@ -386,8 +386,8 @@ template <int TYPE, int DIM, int BY, int DZ, class S> struct gradient {
         }
     }
 
-    /* BY_COLUMNS: the lane's rows of the tile in use, and whether all rows see the block's columns up to 'to'. Rows that
-     * do not exist are 0 and do no harm. */
+    /* BY_COLUMNS: the lane's rows of the tile in use, and whether all rows see the block's columns up to 'to'. Rows
+     * that do not exist are 0 and do no harm. */
     static constexpr int LOOKS = (S::STREAM + 31) / 32;
 
     __device__ __forceinline__ void load_ranges_of_tile(skl_gpu_range (&r)[LOOKS]) const

@@ -14,7 +14,8 @@
  *   ldmatrix   DIM 64: 1 for 4 products of 16 x 8 x 16, DIM 128: 1 for 2, which fills the shared memory port;
  *              columns_* load 16 bytes a lane and streamed row besides
  *   HBM        own operands and the result once; the streamed ones once for every OWN vectors, mostly from L2
- *   error      of an entry, relative to alpha sum |dx b|: half an ulp of the operands' type from dx, and what f32 logits
+ *   error      of an entry, relative to alpha sum |dx b|: half an ulp of the operands' type from dx, and what f32
+ *   logits
  *              and 2^y (2 ulp) leave of dz where it is a small difference; sums are f32
  */
 #include "grad.cuh"

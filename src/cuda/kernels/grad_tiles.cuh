@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What attention's backward streams past a block: which tiles, their copies into shared memory, and reading what belongs
- * to a row from there.
+ * What attention's backward streams past a block: which tiles, their copies into shared memory, and reading what
+ * belongs to a row from there.
  */
 #ifndef SKL_GRAD_TILES_CUH
 #define SKL_GRAD_TILES_CUH

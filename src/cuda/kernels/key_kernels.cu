@@ -11,9 +11,10 @@
  *                   dw_k = sum_j dx_j act(<a_k, b_j>)            a warp a row, head and 256 entries of a vector
  *     keys_columns  db_j, the sum over the rows that see j, in their order     a warp 8 columns and 256 entries
  *
- * Blocks have 128 threads, those of keys_rows 32. A score is a dot product by a warp, whose lanes then have a key each: nothing is kept but the lists,
- * gradients compute scores anew. Every sum has one order: the same bits every time.
- *   bytes of a row   for each of its keys the vector of b, of every head and side, in each kernel; so caches decide. keys_columns
+ * Blocks have 128 threads, those of keys_rows 32. A score is a dot product by a warp, whose lanes then have a key each:
+ * nothing is kept but the lists, gradients compute scores anew. Every sum has one order: the same bits every time.
+ *   bytes of a row   for each of its keys the vector of b, of every head and side, in each kernel; so caches decide.
+ *   keys_columns
  *                    looks into every row's list once for each 8 columns.
  *   error            a lane sums every 128th key in f32, the lanes' states are merged in f32 and the warps' in double
  */

@@ -7,9 +7,9 @@
  *     dz' = own q' - flat - hot [j = label]        own = weight (1 + 2 z_loss LSE') + lse_weight
  *                                                  hot = weight (1 - smoothing),  flat = weight smoothing / n
  *
- * The label's score is a dot product of its own, a warp a row (2 dim elements read a side). LSE' is the student's of the
- * sweep, or that of a sweep at temperature 1 beside a flat side P, whose logits are all 0 but for 2^-60 times a score: its
- * acc is minus the sum of Q's logits, which is mean z'.
+ * The label's score is a dot product of its own, a warp a row (2 dim elements read a side). LSE' is the student's of
+ * the sweep, or that of a sweep at temperature 1 beside a flat side P, whose logits are all 0 but for 2^-60 times a
+ * score: its acc is minus the sum of Q's logits, which is mean z'.
  * dz' = c_Q q - c_P p - hot is what SKL_DZ_Q computes, with c_Q and c_P put into the references as masses, but for the
  * label's own entry, which is made anew here, in f32: q - 1 of a rounded q would be a large error.
  */
@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(128) skl_label_scores(const __grid_
 namespace
 {
 
-/* A side's LSE at temperature 1, by the sweep at that temperature, or by what the divergence's left. In a backward the student's
- * is in m and l1, if the temperatures differ. */
+/* A side's LSE at temperature 1, by the sweep at that temperature, or by what the divergence's left. In a backward the
+ * student's is in m and l1, if the temperatures differ. */
 SKL_DEVICE double lse_at_1(const skl_gpu_labels &l, int64_t row, int side)
 {
     if (l.at_1[side])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A listed teacher: a few columns S of each row with their masses p, and one number for all the others. The formulas are those
- * of ../../cpu/listed.c, in double; what a sweep over the columns off S leaves of the student (rest.cuh) is here merged with S.
+ * A listed teacher: a few columns S of each row with their masses p, and one number for all the others. The formulas
+ * are those of ../../cpu/listed.c, in double; what a sweep over the columns off S leaves of the student (rest.cuh) is
+ * here merged with S.
  *
  *     sort_lists      by column and mass, equal columns merged; masses as tail and temperature want them
  *     score_lists     x_k = <a, b[id_k]> + bias                                a warp each
@@ -11,9 +12,10 @@
  *     list_da         da = sum_k dz_k b[id_k]                                  where S is all there is: no slab
  *     list_db         db_j = sum of dz_k a over the rows that list j, in their order
  *
- * Blocks of 128 threads: one a row, but for put_list_entries (a warp a row) and list_db (16 columns x 256 entries of them). Sums
- * have one order: the same bits every time.
- *   bytes of a row   20 an entry of the list; K dim elements of b for the scores, as many for da; for db those of a, and db
+ * Blocks of 128 threads: one a row, but for put_list_entries (a warp a row) and list_db (16 columns x 256 entries of
+ * them). Sums have one order: the same bits every time.
+ *   bytes of a row   20 an entry of the list; K dim elements of b for the scores, as many for da; for db those of a,
+ *   and db
  *                    once, whatever is listed. list_db searches every row's list for each 16 columns x 256 entries.
  */
 #include "divergence.cuh"
@@ -25,11 +27,11 @@
 namespace
 {
 
-/* What the threads tell each other goes through shared memory. A PLACE belongs to one call of a kernel, which stands in no
- * loop: nothing is written there twice, and one barrier is enough. */
+/* What the threads tell each other goes through shared memory. A PLACE belongs to one call of a kernel, which stands in
+ * no loop: nothing is written there twice, and one barrier is enough. */
 
-/* What thread 0 has, in all of them: what branches on it then is the same for all lanes, and whoever reads the machine code
- * sees it. */
+/* What thread 0 has, in all of them: what branches on it then is the same for all lanes, and whoever reads the machine
+ * code sees it. */
 template <int PLACE> SKL_DEVICE double of_first(double x)
 {
     __shared__ double told;
@@ -64,8 +66,8 @@ template <int PLACE> SKL_DEVICE double block_max(double x)
     return fmax(fmax(part[0], part[1]), fmax(part[2], part[3]));
 }
 
-/* One row's list in the workspace. Rows are blocks, and so have numbers of 32 bits: their indices take no call of a division, behind
- * which nobody could tell that all lanes have the same. */
+/* One row's list in the workspace. Rows are blocks, and so have numbers of 32 bits: their indices take no call of a
+ * division, behind which nobody could tell that all lanes have the same. */
 struct own_list {
     const skl_gpu_lists &l;
     const uint32_t row, head;
@@ -161,8 +163,8 @@ SKL_DEVICE skl_gpu_list settled(const own_list &list, int n)
 
 }  // namespace
 
-/* A row without weight has no list; one that lists nothing sees no column. An id that is neither a column nor -1 makes its row
- * NaN, and nothing is read through it. */
+/* A row without weight has no list; one that lists nothing sees no column. An id that is neither a column nor -1 makes
+ * its row NaN, and nothing is read through it. */
 extern "C" __global__ void __launch_bounds__(128, 4) skl_sort_lists(const __grid_constant__ skl_gpu_lists l)
 {
     const own_list list(l, blockIdx.x);
@@ -272,7 +274,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
         r.m_rest = l.states[list.row].m_s, r.l_rest = l.states[list.row].l_s;
     else if (work && l.saved_m.data)
         r.m_rest = l.unit * list.value(l.saved_m), r.l_rest = list.value(l.saved_l);
-    /* Under renormalise the list has an m of its own: columns off it may be so large that nothing is left under theirs. */
+    /* Under renormalise the list has an m of its own: columns off it may be so large that nothing is left under
+     * theirs. */
     const double top = list.largest<0>([&](int k) { return l.unit * list.entry[k].x; }), m = fmax(r.m_rest, top);
     r.m = renormalise ? top : m;
     const double on = list.sum<0>([&](int k) {
@@ -310,8 +313,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_finish_lists(const __gr
 namespace
 {
 
-/* A row's upstream gradient over the largest, as factors.r has it, with the divergence's weight. The largest may be 0: no row
- * takes part then. */
+/* A row's upstream gradient over the largest, as factors.r has it, with the divergence's weight. The largest may be 0:
+ * no row takes part then. */
 SKL_DEVICE float share_of(const skl_gpu_list_grad &args, const own_list &list)
 {
     const skl_gpu_range r = args.lists.range[list.row];

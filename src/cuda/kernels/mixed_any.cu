@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention one of whose sides is a mixture of heads, any operands and every divergence that takes one: what sweep_any.cu is to
- * sweep_wide.cu, this is to sweep_mixed.cu.
+ * Attention one of whose sides is a mixture of heads, any operands and every divergence that takes one: what
+ * sweep_any.cu is to sweep_wide.cu, this is to sweep_mixed.cu.
  *
- *     t = sum over the heads k of the parts of x_k = A_k B_k^T (mixture.cuh), its score log2 t; the other side's product
- *     plain_mixed_{kl,jsd,second}: push of the columns into the rows' states;   _dz, _second_dz: dx of the tile into a slab
- *     plain_mixed_lse: the state of one head, mixture.alone, as both P and Q
+ *     t = sum over the heads k of the parts of x_k = A_k B_k^T (mixture.cuh), its score log2 t; the other side's
+ *     product plain_mixed_{kl,jsd,second}: push of the columns into the rows' states;   _dz, _second_dz: dx of the tile
+ *     into a slab plain_mixed_lse: the state of one head, mixture.alone, as both P and Q
  *
  * plain.cuh has the method: g + 1 products of 64 x 64 a tile.
  *   registers  4 x 4 of t, of the product at hand and of the other side's scores a thread

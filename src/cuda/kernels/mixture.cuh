@@ -4,16 +4,17 @@
  *
  *     t[i,j] = sum over the heads k of 2^(factor (x_k[i,j] - m_k[i]) + log_share_k[i]),     x = log2 t
  *
- * log_share = -log2(l_k g), and m_k, l_k are the row's of that head: given, or found by a sweep (make_members). x is a score as any
- * other, with factor 1. Kernels make the products x_k one after the other and add each one's part to t: a row's numbers of the
- * head, and one exponential a score.
+ * log_share = -log2(l_k g), and m_k, l_k are the row's of that head: given, or found by a sweep (make_members). x is a
+ * score as any other, with factor 1. Kernels make the products x_k one after the other and add each one's part to t: a
+ * row's numbers of the head, and one exponential a score.
  */
 #ifndef SKL_MIXTURE_CUH
 #define SKL_MIXTURE_CUH
 
 #include "ptx.cuh"
 
-/* The head of a that is the k-th of row head h. One that is none is told by make_members, and head 0 is read in its place. */
+/* The head of a that is the k-th of row head h. One that is none is told by make_members, and head 0 is read in its
+ * place. */
 SKL_DEVICE int member_head(const skl_gpu_mixture &m, int h, int k)
 {
     if (!m.map)

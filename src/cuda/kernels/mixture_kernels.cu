@@ -2,7 +2,8 @@
  *
  * What teachers of mixed heads take beside their sweeps.
  *
- *     make_members   a row's m and share of one head, from what its sweep left or from an LSE that was given; behind the last
+ *     make_members   a row's m and share of one head, from what its sweep left or from an LSE that was given; behind
+ *     the last
  *                    head, the score of the row's sink: log2 of the mean of its heads' masses. A thread a row
  *     gather_heads   heads of an operand in the order of head_map, for teachers of one head each. A block a vector
  *

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sweeps and slabs of any operands: sweep_any.cu and mixed_any.cu, which have the numbers. SCORES makes both sides' scores of a tile:
+ * Sweeps and slabs of any operands: sweep_any.cu and mixed_any.cu, which have the numbers. SCORES makes both sides'
+ * scores of a tile:
  *
- *     make(f, a, b, x)    of the tile from column f.first on, -inf outside the rows' ranges: f.product() and f.edge() on the
+ *     make(f, a, b, x)    of the tile from column f.first on, -inf outside the rows' ranges: f.product() and f.edge()
+ *     on the
  *                         memory a and b
  *
- * A block of 256 threads owns 64 rows; both operands come through shared memory as f32, 16 entries of the dimension at a
- * time. 2 loads of 16 bytes for 16 multiply-adds.
+ * A block of 256 threads owns 64 rows; both operands come through shared memory as f32, 16 entries of the dimension at
+ * a time. 2 loads of 16 bytes for 16 multiply-adds.
  */
 #ifndef SKL_PLAIN_CUH
 #define SKL_PLAIN_CUH

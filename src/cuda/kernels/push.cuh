@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a sweep does with logits: push them into the states of KL, or into the two halves of JSD once the LSEs are known.
- * The sweep F hands over groups of 8 NT columns in the layout of products (x [MT][NT][4] of each side, see multiply()), and
- * answers: p, at, place_again(), ranges, row_in_tile(m, half) and slot(), the number of its split. EDGE: logits may be -inf, no mass.
+ * What a sweep does with logits: push them into the states of KL, or into the two halves of JSD once the LSEs are
+ * known. The sweep F hands over groups of 8 NT columns in the layout of products (x [MT][NT][4] of each side, see
+ * multiply()), and answers: p, at, place_again(), ranges, row_in_tile(m, half) and slot(), the number of its split.
+ * EDGE: logits may be -inf, no mass.
  */
 #ifndef SKL_PUSH_CUH
 #define SKL_PUSH_CUH
@@ -143,11 +144,12 @@ template <int MT, int NT> struct push_sums {
     }
 };
 
-/* Rows that look at their columns one by one: top.cuh, rest.cuh. F also answers 'first', the first column of the group. A row's
- * STATE has
+/* Rows that look at their columns one by one: top.cuh, rest.cuh. F also answers 'first', the first column of the group.
+ * A row's STATE has
  *     start(args, row, first)               before the columns from 'first' on
  *     push(x, column, end)                  the scores x [side][] of columns that are all below 'end'
- *     write<LANES>(args, slot, row, mine)   over the LANES neighbouring lanes that hold the row, into those of a split */
+ *     write<LANES>(args, slot, row, mine)   over the LANES neighbouring lanes that hold the row, into those of a
+ *     split */
 template <int MT, int NT, class STATE> struct push_rows {
     static constexpr bool FAST = false, BOTH = STATE::BOTH;
     STATE state[2 * MT];

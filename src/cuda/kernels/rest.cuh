@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The student off a listed teacher's columns: m and l of side Q over the columns that a row does not list. A row's listed
- * columns are sorted, and each lane goes along them as the sweep goes along the columns: most of the time a comparison for
- * each row and group of columns. Where a column is listed its score becomes -inf, no mass.
+ * The student off a listed teacher's columns: m and l of side Q over the columns that a row does not list. A row's
+ * listed columns are sorted, and each lane goes along them as the sweep goes along the columns: most of the time a
+ * comparison for each row and group of columns. Where a column is listed its score becomes -inf, no mass.
  *
  *     y = factor (x - m),  l = sum 2^y        m as in state.cuh
  */

@@ -162,8 +162,8 @@ SKL_DEVICE skl_state public_state(const skl_gpu_finish_rows &args, const skl_row
     return {s.m, s.l, s.acc, t.m, t.l, t.acc};
 }
 
-/* log S of a target that is not divided by its sum S, from the LSE of P's logits; -inf of one without mass, also where it was
- * divided by an infinite sum. */
+/* log S of a target that is not divided by its sum S, from the LSE of P's logits; -inf of one without mass, also where
+ * it was divided by an infinite sum. */
 SKL_DEVICE double log_sum_of_target(const skl_gpu_raw &raw, int64_t row, int heads, int n, double lse)
 {
     const double given = raw.given.data ? row_value(raw.given, row, heads, n) : 0;

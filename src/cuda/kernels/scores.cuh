@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The score of one row and one column, by a warp: for kernels that want a few columns of a row. Its sum has another order
- * than a sweep's.
+ * The score of one row and one column, by a warp: for kernels that want a few columns of a row. Its sum has another
+ * order than a sweep's.
  */
 #ifndef SKL_SCORES_CUH
 #define SKL_SCORES_CUH

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sinks: one more column of every row of attention, whose logit z = sink / temperature is given for each head of both sides.
- * It is in no tile and in no range: kernels over rows add it to what the sweeps left, and take its dz.
+ * Sinks: one more column of every row of attention, whose logit z = sink / temperature is given for each head of both
+ * sides. It is in no tile and in no range: kernels over rows add it to what the sweeps left, and take its dz.
  */
 #ifndef SKL_SINK_CUH
 #define SKL_SINK_CUH
@@ -16,7 +16,8 @@ SKL_DEVICE float sink_score(const skl_gpu_sinks &s, int64_t row, int heads, int 
     return v.data ? (float)(element(v.data, row_offset(v, row, heads, n), v.dtype) / s.divisor[side]) : 0;
 }
 
-/* What a first sweep over this one column leaves. A sink of -inf has no mass; where P has mass and Q none, acc is infinite. */
+/* What a first sweep over this one column leaves. A sink of -inf has no mass; where P has mass and Q none, acc is
+ * infinite. */
 SKL_DEVICE skl_row_state sink_state(const skl_gpu_sinks &s, int64_t row, int heads, int n)
 {
     const float x_p = sink_score(s, row, heads, n, 0), x_q = sink_score(s, row, heads, n, 1);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What sinks take besides finish_rows, which has them as one more state: the sums of a second sweep, their probability and their
- * gradient. A thread a row, O(rows) bytes. sink.cuh has the column.
+ * What sinks take besides finish_rows, which has them as one more state: the sums of a second sweep, their probability
+ * and their gradient. A thread a row, O(rows) bytes. sink.cuh has the column.
  *
  *     push_sinks   the states' first split += the sink's terms of the second sweep
  *     sink_masses  sink_mass = e^{z - m} / l of each side
- *     sum_sinks    dsink[h] = unit / temperature times the sum over the rows of head h of r dz, in double and a fixed order: a
+ *     sum_sinks    dsink[h] = unit / temperature times the sum over the rows of head h of r dz, in double and a fixed
+ *     order: a
  *                  block a head
  *
  *   shared  a double for each thread of sum_sinks

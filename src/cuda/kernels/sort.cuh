@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of columns in order, by a block of 128 threads: of listed teachers (list_kernels.cu) and of keys (key_kernels.cu).
+ * Lists of columns in order, by a block of 128 threads: of listed teachers (list_kernels.cu) and of keys
+ * (key_kernels.cu).
  */
 #ifndef SKL_SORT_CUH
 #define SKL_SORT_CUH

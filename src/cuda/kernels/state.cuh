@@ -7,8 +7,8 @@
  * x and m are scores, y is a logit in base 2. x - m is exact where x is near m, and only then is it scaled: neither the
  * size of the logits nor a constant between the sides costs digits, and a row whose scores are all equal has y = 0.
  *
- * Each of the four lanes that hold a row keeps a state of its own: nothing is multiplied by p here, so they need to agree
- * on nothing before the end. m is not the maximum but some earlier score near it: any m serves as long as no sum
+ * Each of the four lanes that hold a row keeps a state of its own: nothing is multiplied by p here, so they need to
+ * agree on nothing before the end. m is not the maximum but some earlier score near it: any m serves as long as no sum
  * overflows and y stays small. It is raised when a sum of terms exceeds 2^16, which is after a row's first columns and
  * then seldom; terms are then at most 2^16 n.
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sweeps and slabs whose operands both stream through shared memory, DEPTH entries of the dimension at a time: sweep_wide.cu
- * and sweep_mixed.cu, which have the numbers. PARTS says which products a tile takes, one after the other:
+ * Sweeps and slabs whose operands both stream through shared memory, DEPTH entries of the dimension at a time:
+ * sweep_wide.cu and sweep_mixed.cu, which have the numbers. PARTS says which products a tile takes, one after the
+ * other:
  *
  *     side(p, part), head(p, h, part)    whose operands, h being the rows' head
  *     last(p, part), next(p, part)       is it the tile's last; the one after it, or the first of the next tile
@@ -12,11 +13,11 @@
  *
  * All are static: with an object of them ptxas finds no registers for some kernels.
  *
- * STREAM_SHAPE(x), defined by who includes this, is x of its tiles in ../shapes.h. A block owns 128 rows and goes through a
- * split of the columns, 64 or 128 at a time: 4 warps along the rows, 1 or 2 along the columns, each 32 x 64. Three stages;
- * copies run two chunks ahead over (tile, product, depth), so that they do not stop at the end of a product. The one barrier
- * of a chunk stands before its last products, which hide it: by then every fragment of the chunk has been read, and the first
- * of the next chunk can be fetched behind it.
+ * STREAM_SHAPE(x), defined by who includes this, is x of its tiles in ../shapes.h. A block owns 128 rows and goes
+ * through a split of the columns, 64 or 128 at a time: 4 warps along the rows, 1 or 2 along the columns, each 32 x 64.
+ * Three stages; copies run two chunks ahead over (tile, product, depth), so that they do not stop at the end of a
+ * product. The one barrier of a chunk stands before its last products, which hide it: by then every fragment of the
+ * chunk has been read, and the first of the next chunk can be fetched behind it.
  *
  * Two warps of a row keep states of their own, written as two splits: they need not meet.
  */
@@ -132,7 +133,8 @@ template <int TYPE, class PARTS> struct stream {
 
     /* ---------------------------------------------------------------------------------------------- products --- */
 
-    /* Fragments of step k: the swizzle of a row is the same for all of them, and k goes into the chunk's bits 1 and 2. */
+    /* Fragments of step k: the swizzle of a row is the same for all of them, and k goes into the chunk's bits 1 and
+     * 2. */
     __device__ __forceinline__ void fetch_a(int k)
     {
 #pragma unroll

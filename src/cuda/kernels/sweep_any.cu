@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any operands: f32, mixed dtypes, any alignment, stride and dimension, any scale. Ordinary f32 multiply-adds (FFMA), no
- * tensor cores: a product of f32 operands keeps 24 bits where TF32 would keep 11.
+ * Any operands: f32, mixed dtypes, any alignment, stride and dimension, any scale. Ordinary f32 multiply-adds (FFMA),
+ * no tensor cores: a product of f32 operands keeps 24 bits where TF32 would keep 11.
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
- *     kl, jsd, second, top, rest: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a slab
- *     rest needs x_Q alone, and makes no other
+ *     kl, jsd, second, top, rest: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a
+ *     slab rest needs x_Q alone, and makes no other
  *
- * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a tile.
+ * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a
+ * tile.
  *
  * plain.cuh has the method.
  *   error   sums of dim products in f32, in order: |error of x| <= dim 2^-24 sum |a b|, a tenth of that in practice

@@ -7,14 +7,15 @@
  *     kl: push into the rows' states as of any two sides;   dz: dx of the tile into a slab
  *     lse: m and l of the rows of one head, mixture.alone, where they are not given
  *
- * g + 1 products a tile, one after the other through the same stages (stream.cuh): a head's operands do not stay anywhere, since
- * g of them would not fit. t takes the place that x_P has in sweep_wide.cu. After each product every warp has exponentials to
- * make, all at the same time since they have just met: two blocks on a multiprocessor, so that the other one multiplies then.
+ * g + 1 products a tile, one after the other through the same stages (stream.cuh): a head's operands do not stay
+ * anywhere, since g of them would not fit. t takes the place that x_P has in sweep_wide.cu. After each product every
+ * warp has exponentials to make, all at the same time since they have just met: two blocks on a multiprocessor, so that
+ * the other one multiplies then.
  *
  *   registers  t and the product 2 x 64, fragments 24, m and share of 4 rows: 255
  *   shared     3 stages x 192 rows x 128 bytes = 72 KiB, and the rows' ranges
- *   HBM        A and B of all heads for every tile of 128 x 64, mostly from L2: 384 bytes for 128 x 64 x 2 flops of depth
- *   error      as sweep_wide.cu; t is a sum of g terms of 2 ulp, and its logarithm one of f32
+ *   HBM        A and B of all heads for every tile of 128 x 64, mostly from L2: 384 bytes for 128 x 64 x 2 flops of
+ *   depth error      as sweep_wide.cu; t is a sum of g terms of 2 ulp, and its logarithm one of f32
  */
 #include "mixture.cuh"
 #define STREAM_SHAPE(x) SKL_MIXED_##x

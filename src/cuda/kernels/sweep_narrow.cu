@@ -3,11 +3,12 @@
  * Attention's forward: the state of every row in one pass over its columns, for 16-bit operands with dim <= DIM.
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T           [ROWS x COLUMNS] a tile, in registers 8 NT columns at a time
- *     state(row) = push of all its columns        KL: m, l of both sides and acc;  JSD's second sweep: the two KL(. || m)
+ *     state(row) = push of all its columns        KL: m, l of both sides and acc;  JSD's second sweep: the two KL(. ||
+ *     m)
  *
  * A block owns ROWS rows of one head: 4 warps of 16 MT rows, whose fragments of both A stay in registers; their shared
- * memory is then used for two stages of tiles of B. Nothing but the state leaves the block. One barrier a tile: the copy
- * of the next tile is issued right behind it, into the stage that everybody has just left.
+ * memory is then used for two stages of tiles of B. Nothing but the state leaves the block. One barrier a tile: the
+ * copy of the next tile is issued right behind it, into the stage that everybody has just left.
  *
  *   registers  A: 2 sides x MT x DIM/16 x 4 = 32 (DIM 64), 128 (128, MT 2), 128 (256); logits 32; states 10 MT
  *   shared     A, then 2 stages of B: 32, 64, 64 KiB, and the rows' ranges
@@ -157,7 +158,8 @@ template <int TYPE, int DIM> struct forward {
         }
     }
 
-    /* Pushes the columns from 'first', a multiple of COLUMNS, to 'end'. Two tiles a turn, so that a stage is a constant. */
+    /* Pushes the columns from 'first', a multiple of COLUMNS, to 'end'. Two tiles a turn, so that a stage is a
+     * constant. */
     template <class PUSH>
     __device__ __forceinline__ void sweep(uint32_t shared, const span &seen, int first, int end, PUSH &push)
     {

@@ -4,14 +4,15 @@
  * shared memory, DEPTH entries of the dimension at a time: stream.cuh has the method.
  *
  *     x_P = A_P B_P^T over dim_P, then x_Q = A_Q B_Q^T over dim_Q          [ROWS x COLUMNS] a tile, both in registers
- *     kl, jsd, second, top, rest: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile into a slab,
- *     rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width. rest makes x_Q alone
+ *     kl, jsd, second, top, rest: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile
+ *     into a slab, rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width. rest
+ *     makes x_Q alone
  *
  *   registers  logits 2 x 64; fragments 16 + 8; states 20 a thread, 255 in all
  *   shared     3 stages x 256 rows x 128 bytes = 96 KiB, and the rows' ranges: fits the 99 KiB of sm_120
  *   ldmatrix   6 for every 16 products of 16 x 8 x 16: 3/4 of the shared memory port
- *   HBM        A once for every split (small, from L2), B once for every 128 rows: 512 bytes for 128 x 128 x 2 flops of depth
- *   error      as sweep_narrow.cu; sums of dim products in f32
+ *   HBM        A once for every split (small, from L2), B once for every 128 rows: 512 bytes for 128 x 128 x 2 flops of
+ *   depth error      as sweep_narrow.cu; sums of dim products in f32
  */
 #define STREAM_SHAPE(x) SKL_STREAM_##x
 #include "stream.cuh"

@@ -2,9 +2,9 @@
  *
  * Tiles of operands in shared memory, fragments of them in registers, and which columns a block of rows sees.
  *
- * A tile is [rows][DIM] of 16-bit numbers in chunks of 8 (16 bytes). Chunk c of row r lies at chunk c ^ (r % 8), so that
- * the 8 rows of a matrix that ldmatrix reads fall into 8 different groups of 4 banks, and so do the 8 chunks that 8
- * neighbouring threads write.
+ * A tile is [rows][DIM] of 16-bit numbers in chunks of 8 (16 bytes). Chunk c of row r lies at chunk c ^ (r % 8), so
+ * that the 8 rows of a matrix that ldmatrix reads fall into 8 different groups of 4 banks, and so do the 8 chunks that
+ * 8 neighbouring threads write.
  */
 #ifndef SKL_TILE_CUH
 #define SKL_TILE_CUH
@@ -43,8 +43,8 @@ template <int ROWS, int DIM, int THREADS> struct tile_copies {
         return chunk_at<DIM>(row(), chunk());
     }
 
-    /* Rows 0 .. valid-1 (all of them, if WHOLE) and entries 0 .. dim-1, a multiple of 8, from 'source' on; the rest of the
-     * tile is 0, and not read. 'tile' is to() in the tile. */
+    /* Rows 0 .. valid-1 (all of them, if WHOLE) and entries 0 .. dim-1, a multiple of 8, from 'source' on; the rest of
+     * the tile is 0, and not read. 'tile' is to() in the tile. */
     template <bool WHOLE>
     static __device__ __forceinline__ void copy(uint32_t tile, const uint16_t *source, int64_t stride, int valid,
                                                 int dim)
@@ -139,7 +139,8 @@ SKL_DEVICE const uint16_t *columns_of_b(const skl_gpu_side &s, const place &at)
 
 /* ------------------------------------------------------------------------------------------- which columns --- */
 
-/* Columns that some row of a block sees, and those that every row with work sees and whose logits are the product alone. */
+/* Columns that some row of a block sees, and those that every row with work sees and whose logits are the product
+ * alone. */
 struct span {
     int lo, hi;
     int all_lo, all_hi;

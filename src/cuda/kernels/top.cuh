@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a sweep of tops does with scores: of each side the row's largest one, the first column that has it, and the other side's
- * score there; or, given such scores as limits, how many of the row's are above them. Comparisons only: the answers are
- * those of the sweep's own scores, exactly. Scores outside the row's columns are -inf, which is above nothing.
+ * What a sweep of tops does with scores: of each side the row's largest one, the first column that has it, and the
+ * other side's score there; or, given such scores as limits, how many of the row's are above them. Comparisons only:
+ * the answers are those of the sweep's own scores, exactly. Scores outside the row's columns are -inf, which is above
+ * nothing.
  */
 #ifndef SKL_TOP_CUH
 #define SKL_TOP_CUH
