@@ -3,24 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from . import _c, _call
-from ._arrays import Array, Call, row_views
-from ._topk import head_options
-
-
-class Lists(NamedTuple):
-    """What topk_of makes: linear_topk_kl(x_s, w_s, **lists._asdict()).
-
-    ids [..., k] int32, the likeliest first; logprobs [..., k] f32; tail_logprob [...] f32, the logarithm of the mass that is
-    not listed (-inf if all columns are)."""
-
-    ids: Array
-    logprobs: Array
-    tail_logprob: Array
+from ._arrays import Call, row_views
+from ._topk import Lists, head_options
 
 
 def topk_of(x_t, w_t, k, temperature, bias, scale, softcap, columns) -> Lists:

@@ -3,13 +3,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from . import _c
 from . import _options as options
 from ._options import Options, bad, make_options
 
 Shape = Sequence[int]
+
+
+class Lists(NamedTuple):
+    """What topk_of makes, tensors or arrays: linear_topk_kl(x_s, w_s, **lists._asdict()).
+
+    ids [..., k] int32, the likeliest first; logprobs [..., k] f32; tail_logprob [...] f32, the logarithm of the mass that is
+    not listed (-inf if all columns are)."""
+
+    ids: Any
+    logprobs: Any
+    tail_logprob: Any
 
 
 def check_count(k: Any) -> int:

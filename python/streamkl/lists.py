@@ -29,7 +29,7 @@ from ._inputs import _check as check_operand
 from ._inputs import _refuse_tangents
 from ._ops import topk
 from ._options import bad
-from ._topk import head_options
+from ._topk import Lists, head_options
 
 _ENTRIES = 1 << 20  # of a buffer: 4 MiB of f32
 _WIDTH = 4096  # most columns of a slice
@@ -37,17 +37,6 @@ _STORED = (torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("ids", "logprobs", "tail_logprob")
 
 Path = Union[str, "os.PathLike[str]"]
-
-
-class Lists(NamedTuple):
-    """What topk_of makes: linear_topk_kl(x_s, w_s, **lists._asdict()).
-
-    ids [..., k] int32, the likeliest first; logprobs [..., k] f32; tail_logprob [...] f32, the logarithm of the mass that is
-    not listed (-inf if all columns are)."""
-
-    ids: Tensor
-    logprobs: Tensor
-    tail_logprob: Tensor
 
 
 class StoredLists(NamedTuple):
