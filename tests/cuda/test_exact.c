@@ -317,8 +317,10 @@ static void infinity_stays(void)
         kit_set(&f.in[IN_BIAS].t, 1, (double)-INFINITY);
         for (int64_t j = 0; j < c.cols; j++)
             for (int side = 0; side < 2; side++)
-                if (j > 60)
-                    kit_set(&f.in[side * IN_SIDE + IN_BIAS].t, j, 200 * (double)(j / 30));
+                if (j > 60) {
+                    int64_t steps = j / 30;
+                    kit_set(&f.in[side * IN_SIDE + IN_BIAS].t, j, 200 * (double)steps);
+                }
         test_context("infinity, %s kernels", kernels[k].name);
         test_device_adopt(&f);
         f.checksum = kit_checksum(&f);
