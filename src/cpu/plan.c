@@ -570,9 +570,9 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
         return status;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
-    int fma = plan->products[1] == plan->kernels->products[SKL_F32];
+    int f32 = plan->products[1] == plan->kernels->products[SKL_F32] || plan->products[1] == plan->kernels->split;
     int lists = plan->queries || w.listed.given || w.topk.k; /* which are gone through for each tile */
-    plan->slice = plan->one_panel && fma && !lists ? SKL_SLICE : SKL_BK;
+    plan->slice = plan->one_panel && f32 && !lists ? SKL_SLICE : SKL_BK;
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
     plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;
