@@ -102,7 +102,7 @@ but_slow() {
 
 # On the stand-ins test_engine, test_divergences and test_isa remain: the other subjects, which the ordinary build runs on
 # them too, take minutes in a variant.
-stand_ins='(extremes|indexer|keys|labels|laws|mixture|pooled|sinks|tiles)_[a-z0-9]+_emulated'
+stand_ins='(extremes|indexer|keys|labels|laws|mixture|pooled|shards|sinks|split|tiles|topk)_[a-z0-9]+_emulated'
 
 sanitize() {
     configure sanitize -DSTREAMKL_SANITIZE=address,undefined && but_slow sanitize "extremes|large|threads|shards\$|$stand_ins"
