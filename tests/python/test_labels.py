@@ -101,7 +101,7 @@ def test_a_weight_of_zero_takes_its_part_away():
         want = torch.autograd.grad(alone(), list(x.values()))
         for a, b in zip(got, want):
             assert torch.equal(a == 0, b == 0)
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6 * b.abs().max().item())  # other references
 
 
 def test_num_items_is_the_denominator():

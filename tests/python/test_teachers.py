@@ -101,7 +101,7 @@ def test_details_of_all_rows():
     assert told["count"] == 18
     torch.testing.assert_close(told["sum"] / 18, loss)
     loss, lse_s, _ = streamkl.linear_kl(x_s, w_s, teachers=teachers, return_lse=True)
-    assert torch.equal(lse_s, told["lse_s"])
+    torch.testing.assert_close(lse_s, told["lse_s"], rtol=3e-7, atol=0)  # summed under other references
     module = streamkl.LinearKLLoss()
     assert torch.equal(module(x_s, w_s, teachers=teachers), loss)
 
