@@ -32,7 +32,7 @@ demo:
 
 # ---------------------------------------------------------------------------------------------- tests ---
 
-# What must pass, all of it: more than the 15 minutes on two cores that are aimed at; the build with nvcc takes five.
+# What must pass, all of it: over twenty minutes on two cores, more than is aimed at; the build with nvcc takes four of them.
 # The Python package comes first because triton, which torch brings along, has the disassembler that one CUDA test needs.
 test: all
 	@$(MAKE) --no-print-directory python

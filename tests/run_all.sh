@@ -138,7 +138,8 @@ aarch64() {
     configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
         "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-cpu;max;-L;/usr/aarch64-linux-gnu" || return 1
-    but_slow aarch64 'extremes|large|threads|sizes|fuzz_differential|options|shards|sinks|keys|packed|mixture|short'
+    but_slow aarch64 "extremes|large|threads|sizes|fuzz_differential|options|shards|sinks|keys|packed|mixture|short|\
+float_mode|indexer|laws|memory|pooled|topk"
 }
 
 # The ordinary build ran them, if it has CUDA: the summary says so, or why not.

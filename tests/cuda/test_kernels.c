@@ -204,7 +204,7 @@ int main(void)
     lopsided_mixtures();
     second_sweeps();
     total_variation();
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 60, 6));
+    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 30, 6));
     test_context("src/cuda/kernels.def");
     for (int i = 0; i < test_list_count && !test_quick(); i++)
         if (!elsewhere(&test_list[i]))
