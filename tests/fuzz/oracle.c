@@ -158,8 +158,10 @@ static void label_row(const struct call *c, int64_t row, struct distribution d[2
     int64_t n = c->hi[row] - c->lo[row], y = c->label[row] - c->lo[row];
     double mean = 0, size = 0, dmean = 0, s = l->smoothing, kw = l->kl_weight, lse, ce, dce;
     for (int i = 0; i < 2; i++)
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
             d[i].dz[j] *= kw, d[i].ddz[j] = times(kw, d[i].ddz[j] + 2 * U * fabs(d[i].dz[j]));
+            d[i].factor[j] = larger(1, kw) * (1 + d[i].factor[j]); /* it may underflow before or after */
+        }
     if (c->label[row] < 0) {
         put(o, LOSS, row, kw * K, times(kw, dK) + 2 * U * fabs(kw * K));
         return;
