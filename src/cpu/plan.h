@@ -254,8 +254,8 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, stru
 /* keys.c: which rows of lists of keys share a block, and in which kernels. */
 void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
 
-/* Point a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL, just count: returns bytes.
- */
+/* layout.c: points a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL it only counts.
+ * Returns bytes. */
 size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char *memory, struct skl_block *block);
 size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, char *memory,
                        struct skl_scratch *scratch);
