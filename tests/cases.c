@@ -93,6 +93,22 @@ int test_all_ways(const struct kit_case *c)
     return wrong;
 }
 
+void test_only_sinks(const struct kit_fixture *f)
+{
+    int64_t heads = f->c.heads, rows = f->c.rows;
+    CHECK(f->value == 0, "value %g", f->value);
+    for (int64_t row = 0; row < f->c.batch * heads * rows; row++) {
+        double sink = kit_get(&f->p.sink_s, row / rows % heads) / f->p.temperature;
+        CHECK_NEAR(kit_get(&f->out[KIT_LSE_S].t, row), sink, 1e-6 * (1 + fabs(sink)), "lse_s");
+        CHECK(kit_get(&f->out[KIT_SINK_MASS_S].t, row) == 1 && kit_get(&f->out[KIT_SINK_MASS_T].t, row) == 1, "mass");
+        CHECK(kit_get(&f->out[KIT_LOSS].t, row) == 0 && kit_get(&f->out[KIT_ENTROPY_S].t, row) == 0, "loss");
+    }
+    for (int64_t i = 0; i < heads; i++) CHECK(kit_get(&f->out[KIT_SINK_S].t, i) == 0, "gradient of the sink");
+    for (int64_t i = 0; i < kit_count(&f->out[KIT_A_S].t); i++)
+        if (!CHECK(kit_get(&f->out[KIT_A_S].t, i) == 0, "gradient of a"))
+            break;
+}
+
 void test_same_bits(const struct kit_case *c)
 {
     static const int threads[] = {1, 2, 3, 5};

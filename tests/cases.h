@@ -37,6 +37,9 @@ int test_run_slices(struct kit_fixture *f, int64_t n);
 /* Builds, expects, runs every way on every instruction set here, destroys. */
 int test_all_ways(const struct kit_case *c);
 
+/* Checks what a call has written of rows that see a sink of theirs and no key: nothing to learn, all mass is the sink's. */
+void test_only_sinks(const struct kit_fixture *f);
+
 /* Checks that value and gradients have the bits of one thread with 2, 3 and 5 threads. */
 void test_same_bits(const struct kit_case *c);
 
