@@ -35,6 +35,8 @@ enum {
     TOPK_COLUMNS = 8,      /* and so many columns for each entry of a list: a chunk keeps as many and more */
     TOPK_SPARE = 64,       /* picks that a row keeps beyond its list before it drops any, or as many again */
     SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
+    ADDITIONS = 4096,      /* most blocks whose parts are added to one gradient of b in f32, unless they are large: each
+                            * addition rounds, and the roundings of 20000 pass the bound of a gradient now and then */
     /* Moving a reference, and all sums with it, takes as long as the exponentials of some 20 columns, and nearly every
      * slice has a new maximum in one of a panel's rows. The price of not moving it: y is rounded at up to this size
      * instead of near 0. */
@@ -372,10 +374,17 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
     return 1;
 }
 
+/* Half of a block's rows, or 0 where a block cannot have fewer. */
+static int half_block(const struct skl_work *w, const struct skl_plan *plan)
+{
+    int64_t half = round_up(plan->block_rows / 2, plan->kernels->nr);
+    int64_t least_rows = plan->own_columns ? plan->group * plan->rows / ADDITIONS : 0;
+    return !w->shard.exchange && half < plan->block_rows && half >= least_rows ? (int)half : 0;
+}
+
 /* Recompute the logits for the gradient, a slab at a time; smaller and smaller until it fits. */
 static int recompute(const struct skl_work *w, struct skl_plan *plan)
 {
-    int nr = plan->kernels->nr, given = w->shard.exchange != NULL;
     plan->recompute = 1, plan->keeps_seen = 0;
     if (plan->by_tile) /* nothing that is held grows with the columns */
         plan->tasks = least(plan->tasks, CHUNKS_BY_TILE);
@@ -385,11 +394,10 @@ static int recompute(const struct skl_work *w, struct skl_plan *plan)
     while (count_bytes(w, plan) > w->limit) {
         if (plan->blocks > 1)
             plan->blocks /= 2;
-        else if (plan->kept_tiles >
-                 (plan->block_rows >= 2 * nr && !given ? 4 : 1)) /* few tiles, then few rows, then one tile */
+        else if (plan->kept_tiles > (half_block(w, plan) ? 4 : 1)) /* few tiles, then few rows, then one tile */
             plan->kept_tiles /= 2;
-        else if (plan->block_rows >= 2 * nr && !given)
-            plan->block_rows = (int)round_up(plan->block_rows / 2, nr);
+        else if (half_block(w, plan))
+            plan->block_rows = half_block(w, plan);
         else if (plan->by_tile && plan->tasks > 1)
             plan->tasks /= 2;
         else
