@@ -59,16 +59,16 @@ static int tell(void *data, double fraction)
     return ++t->calls == t->stop_at;
 }
 
-static void progress(void)
+static void progress(int64_t batch, int64_t heads, int64_t rows, int64_t cols, int stop_at)
 {
-    struct kit_case c = kit_attention_case(40, 50, 16);
+    struct kit_case c = kit_attention_case(rows, cols, 16);
     struct kit_fixture f;
-    c.batch = 24, c.heads = c.key_heads[S] = c.key_heads[T] = 2;
+    c.batch = batch, c.heads = c.key_heads[S] = c.key_heads[T] = heads;
     test_build(&f, &c);
     for (int threads = 1; threads <= 3; threads++) {
-        struct told all = {0, 0, 0}, some = {0, 70, 0};
+        struct told all = {0, 0, 0}, some = {0, stop_at, 0};
         struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
-        test_context("%d threads", threads);
+        test_context("%d heads of %d rows, %d threads", (int)(batch * heads), (int)rows, threads);
         f.p.threads = threads, f.p.progress = tell, f.p.progress_data = &all;
         CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
         CHECK(all.calls > 0, "never told");
@@ -124,7 +124,8 @@ int main(void)
 {
     test_begin("test_short");
     sums();
-    progress();
+    progress(24, 2, 40, 50, 70);
+    progress(1, 4, 700, 600, 30); /* long ones: a thread reports, and stops, inside of each */
     against_the_reference();
     return test_end();
 }

@@ -232,7 +232,7 @@ static float *add_chunks(const struct skl_run *run, struct skl_block *block, int
 {
     int64_t size = skl_da_size(run->work, &run->plan, side), n = size / run->plan.panels, first, last;
     float *sum = NULL;
-    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+    for (int64_t chunk = 0; chunk < block->chunks; chunk++) {
         float *da = block->da[side] + (chunk * skl_packs(&run->work->side[side]) + pack) * size + panel * n;
         skl_chunk_range(block, chunk, &first, &last);
         if (first >= last)

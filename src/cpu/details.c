@@ -165,7 +165,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
     int row = panel * run->plan.kernels->nr + i;
     r.columns = row < block->n ? (double)(block->hi[row] - block->lo[row]) : 0;
     double unit = run->work->side[side].unit, at_1 = unit1(run->work, side);
-    for (int64_t chunk = 0; chunk < run->plan.states; chunk++) {
+    for (int64_t chunk = 0; chunk < skl_states_of(run, block); chunk++) {
         const struct skl_panel_details *d = &block->details[side][chunk * run->plan.panels + panel];
         double m = (double)d->m[i], to = m > r.m ? m : r.m;
         r.label = fmax(r.label, (double)d->label[i]);
@@ -180,7 +180,7 @@ static struct row_details merged(const struct skl_run *run, const struct skl_blo
         r.l = r.l * old + d->l[i] * new;
         r.mass = r.mass * old + d->mass[i] * new;
         r.l1 = r.l1 * old1 + d->l1[i] * new1;
-        if (m > r.m && chunk < run->plan.chunks) /* a sink is nobody's top */
+        if (m > r.m && chunk < block->chunks) /* a sink is nobody's top */
             r.top = (double)d->top[i], r.there = (double)d->there[i];
         r.m = to;
     }
@@ -275,13 +275,13 @@ void skl_finish_others(const struct skl_run *run, const struct skl_block *block,
     double *to[SKL_OTHERS] = {&r->reverse, &r->jsd, &r->tv};
     for (int k = 0; k < SKL_OTHERS; k++) {
         double acc[2] = {0, 0};
-        for (int64_t chunk = 0; block->others[k] && chunk < run->plan.states; chunk++)
+        for (int64_t chunk = 0; block->others[k] && chunk < skl_states_of(run, block); chunk++)
             for (int side = 0; side < 2; side++)
                 acc[side] += block->others[k][chunk * run->plan.panels + panel].acc[side][i];
         *to[k] = k == SKL_OTHER_JSD ? (acc[0] + acc[1]) / 2 : acc[0];
     }
     for (int side = 0; side < 2; side++)
-        for (int64_t chunk = 0; (run->plan.details[side] & SKL_WANT_RANK) && chunk < run->plan.chunks; chunk++)
+        for (int64_t chunk = 0; (run->plan.details[side] & SKL_WANT_RANK) && chunk < block->chunks; chunk++)
             r->rank[side] += block->details[side][chunk * run->plan.panels + panel].above[i];
 }
 

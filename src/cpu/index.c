@@ -87,7 +87,7 @@ void skl_write_grad_weights(const struct skl_worker *w, struct skl_block *block,
         for (int i = 0, row = panel * nr; i < nr && row < block->n; i++, row++) {
             int64_t at[3], first, last;
             double sum = 0;
-            for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+            for (int64_t chunk = 0; chunk < block->chunks; chunk++) {
                 skl_chunk_range(block, chunk, &first, &last);
                 sum += first < last ? block->dw[side][(chunk * s->members + k) * run->plan.block_rows + row] : 0;
             }

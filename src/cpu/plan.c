@@ -26,6 +26,7 @@ enum {
     ALONE_GROUPS = 16,     /* that many groups of segments, each ... */
     ALONE_WORK =
         1 << 27,      /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
+    ALONE_SHARE = 4,  /* longer ones, where a thread has that many of the longest: none waits long for the last */
     SPLIT_ROWS = 512, /* f32 operands in bf16 parts, at least so many rows ... */
     SPLIT_DIM = 1024, /* ... of such a dim: the least for which a prototype was measured and was faster than FMAs */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
@@ -74,6 +75,14 @@ static void count_picks(struct skl_plan *plan)
     plan->list_room = least(plan->chunks * plan->chunk_picks, all);
 }
 
+/* The blocks, their descriptions, and what the threads have for themselves. */
+static size_t all_bytes(const struct skl_plan *plan)
+{
+    int64_t blocks = round_up(plan->blocks * (int64_t)sizeof(struct skl_block), SKL_ALIGN);
+    return skl_shared_bytes(plan) + (size_t)plan->threads * plan->thread_bytes + (size_t)blocks + plan->states_bytes +
+           plan->sink_bytes;
+}
+
 static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 {
     struct skl_block block;
@@ -89,12 +98,12 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     count_picks(plan);
     plan->block_bytes = skl_lay_block(w, plan, NULL, &block);
     plan->thread_bytes = skl_lay_scratch(w, plan, NULL, &scratch) + (plan->alone ? plan->block_bytes : 0);
-    int64_t blocks = round_up(plan->blocks * (int64_t)sizeof block, SKL_ALIGN);
     int64_t states = w->shard.exchange ? plan->block_rows * skl_shared_states(w) * (int64_t)sizeof(struct skl_state)
                                        : 0;
     plan->states_bytes = (size_t)round_up(states, SKL_ALIGN);
     plan->sink_bytes = w->sink_grads ? (size_t)round_up(2 * (int64_t)sizeof(double) * w->segments, SKL_ALIGN) : 0;
-    plan->bytes = skl_shared_bytes(plan) + plan->thread_bytes + (size_t)blocks + plan->states_bytes + plan->sink_bytes;
+    plan->threads = 1; /* more come when the plan is made */
+    plan->bytes = all_bytes(plan);
     return plan->bytes;
 }
 
@@ -125,6 +134,35 @@ static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
            !w->listed.given && !plan->details[0] && !plan->details[1] && !plan->others;
 }
 
+/* Is the k-th group's b the k-th part of all b? Then who works on it clears it, too. */
+static int clears_groups(const struct skl_work *w)
+{
+    int parts = !w->sequences;
+    for (int i = 0; i < 2; i++) {
+        const struct skl_work_side *s = &w->side[i];
+        parts &= !s->grad_b.data || s->b_batch * s->b_heads * skl_sharing(s) == w->segments;
+    }
+    return parts;
+}
+
+/* Where threads have groups enough, each works through groups of its own: what a block keeps is then read by the core
+ * that wrote it, from L2 if the block sees few tiles, and nobody waits at ends of phases. By tile no sum depends on it:
+ * a block is cut into the same chunks. */
+static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan)
+{
+    double longest = (double)plan->rows * (double)plan->columns * (double)plan->group;
+    struct skl_plan own = *plan;
+    if (plan->alone || !plan->by_tile || w->shard.exchange || plan->kept_tiles > NEAR_TILES ||
+        skl_elements(w) < ALONE_SHARE * plan->threads * longest)
+        return;
+    own.alone = own.blocks = 1;
+    own.clears = clears_groups(w);
+    own.thread_bytes += plan->block_bytes;
+    own.bytes = all_bytes(&own);
+    if (own.bytes <= w->limit)
+        *plan = own;
+}
+
 /* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
  * threads as were asked for, still fit, and have enough to do to be worth waking. */
 static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
@@ -135,7 +173,8 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
     double worth = products * elements * dim / THREAD_WORK;
     int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
-    plan->bytes += (size_t)(plan->threads - 1) * plan->thread_bytes;
+    plan->bytes = all_bytes(plan);
+    choose_own_groups(w, plan);
     plan->da_parts = plan->da_row_parts = 1;
     if (plan->by_tile && (int64_t)plan->blocks * plan->chunks < plan->threads && may_be_fine(w, plan))
         plan->fine = (int)least(plan->panels,
@@ -307,18 +346,13 @@ static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* Hundreds of short heads: the ends of phases would be most of what there is. Each group of segments is a task then, if
- * there are enough of them and none is long; and if the k-th group's b is the k-th part of all b, it is cleared there
- * too. */
+ * there are enough of them and none is long. */
 static void choose_alone(const struct skl_work *w, struct skl_plan *plan)
 {
     double entries = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) * (w->grads ? 2 : 1);
     double work = entries * (double)plan->rows * (double)plan->columns * (double)plan->group;
     plan->alone = plan->groups >= ALONE_GROUPS && work <= ALONE_WORK && !w->shard.exchange && !plan->gather;
-    plan->clears = plan->alone && !w->sequences;
-    for (int i = 0; i < 2; i++) {
-        const struct skl_work_side *s = &w->side[i];
-        plan->clears &= !s->grad_b.data || s->b_batch * s->b_heads * skl_sharing(s) == w->segments;
-    }
+    plan->clears = plan->alone && clears_groups(w);
 }
 
 static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)

@@ -62,7 +62,7 @@ struct skl_plan {
     int clears;              /* ... and whose results and gradients it clears itself */
     int64_t wave_tiles;      /* a wave takes no further block once its blocks have so many tiles */
     int64_t tasks, chunks;   /* tasks of a phase aimed at, by tile of a block, else of all; most chunks of a block */
-    int64_t states;          /* that a row has: one of each chunk, and behind these that of the sink */
+    int64_t states;          /* that a row has at most: one of each chunk, and behind these that of the sink */
     int details[2];          /* bits of enum skl_want, of P and Q */
     int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int gather;              /* listed columns alone: dot products with them, and no sweep */

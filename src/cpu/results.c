@@ -19,7 +19,7 @@ static void largest_max(const struct skl_run *run, const struct skl_block *block
     int nr = run->plan.kernels->nr;
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < nr; i++) m[side][i] = -INFINITY;
-    for (int64_t c = 0; c < run->plan.states; c++)
+    for (int64_t c = 0; c < skl_states_of(run, block); c++)
         for (int side = 0; side < 2; side++)
             for (int i = 0; i < nr; i++)
                 if (block->states[c * run->plan.panels + panel].m[side][i] > m[side][i])
@@ -52,8 +52,9 @@ static struct merged merged_panel(const struct skl_run *run, const struct skl_bl
     float m[2][SKL_NR_MAX];
     double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
     largest_max(run, block, panel, m);
-    for (int64_t c = 0; c < run->plan.states; c++)
-        add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
+    for (int64_t c = 0; c < skl_states_of(run, block); c++)
+        if (c >= block->chunks || skl_sees_chunk(block, panel, c))
+            add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
     for (int i = 0; i < run->plan.kernels->nr; i++)
         for (int side = 0; side < 2; side++)
             sum.row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],

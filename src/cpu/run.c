@@ -322,7 +322,7 @@ static void task_group(struct skl_worker *w, struct skl_block *block, int64_t pa
         int more = skl_next_rows(w->run, block);
         if (plan->own_columns)
             skl_do_phase(w, plan->chunks, task_flush);
-        if (!more)
+        if (!more || atomic_load_explicit(&w->run->cancelled, memory_order_relaxed))
             break;
         do_wave(w);
         add_values(w, block);

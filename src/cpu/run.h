@@ -43,6 +43,7 @@ struct skl_worker {
     int64_t slab_tasks;            /* gradient: tasks that a slab's tiles make */
     struct skl_block own;          /* plan.alone: the thread's block */
     struct skl_block *alone;       /* &own while its phases are this thread's alone; else NULL */
+    double taken, queue;           /* plan.alone, for the progress: groups of the queue done before this one, of all */
     struct skl_unit_state callers; /* of the unit that multiplies, as this thread had it before */
 };
 
@@ -94,10 +95,18 @@ static inline int skl_panels_in_use(const struct skl_run *run, const struct skl_
     return (block->n + nr - 1) / nr;
 }
 
+/* States that a row of the block has: one of each of its chunks, and behind these that of the sink. */
+static inline int64_t skl_states_of(const struct skl_run *run, const struct skl_block *block)
+{
+    return block->chunks + (run->work->sinks ? 1 : 0);
+}
+
 /* support.c: which columns rows see. */
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block);
 /* The tiles of a chunk that some row of the block sees; none if *first >= *last. */
 void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *first, int64_t *last);
+/* May rows of the panel see columns of the chunk? */
+int skl_sees_chunk(const struct skl_block *block, int panel, int64_t chunk);
 int64_t skl_seen_tiles(const struct skl_block *block);
 int skl_sees_tile(const struct skl_block *block, int64_t tile);
 /* Columns j0..j1-1 of the tile that some row of the panel sees; j0 at a strip's start. */

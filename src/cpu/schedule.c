@@ -48,14 +48,25 @@ static void report(struct skl_worker *w, double done)
         atomic_store_explicit(&run->cancelled, 1, memory_order_relaxed);
 }
 
+/* How much of its group a block that a thread works on alone has had. */
+static double part_of_group(const struct skl_run *run, const struct skl_block *block)
+{
+    double segments = (double)(block->next_segment - (block->end_segment - run->plan.group));
+    double rows = block->segment.rows ? (double)block->next_row / (double)block->segment.rows : 0;
+    return (segments + rows) / (double)run->plan.group;
+}
+
 /* A thread that works on a block alone does all its tasks, and waits for nobody. Otherwise it does the tasks of its own
  * queue in order, steals from the back of the other threads' queues, and waits for them. */
 void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
 {
     struct skl_run *run = w->run;
-    for (int64_t part = 0; w->alone && part < parts; part++) task(w, w->alone, part);
-    if (w->alone)
+    if (w->alone) {
+        for (int64_t part = 0; part < parts && !atomic_load_explicit(&run->cancelled, memory_order_relaxed); part++)
+            task(w, w->alone, part);
+        report(w, (w->taken + part_of_group(run, w->alone)) / w->queue);
         return;
+    }
     int64_t tasks = run->plan.blocks * parts;
     int odd = (int)(w->phase & 1), team = run->team.size;
     atomic_store_explicit(&skl_queue_of(run, w->rank)->taken[!odd], 0,
@@ -66,6 +77,7 @@ void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
         for (int64_t k; (k = take_task(skl_queue_of(run, rank), odd, n, i > 0)) >= 0;) {
             if (atomic_load_explicit(&run->cancelled, memory_order_relaxed))
                 break;
+            w->taken = i ? 1 : (double)k, w->queue = i ? 1 : (double)n;
             task(w, &run->blocks[(first + k) / parts], (first + k) % parts);
             report(w, i ? 1 : (double)(k + 1) / (double)n);
         }

@@ -69,15 +69,15 @@ static void push_details(const struct skl_run *run, struct skl_block *block, int
     for (int side = 0; side < 2; side++)
         if (block->details[side])
             plan->kernels->details(1, c->y[side], 0, plan->details[side] & ~keys_only, run->unit[side], run->unit[side],
-                                   &block->details[side][plan->chunks * plan->panels + panel]);
+                                   &block->details[side][block->chunks * plan->panels + panel]);
 }
 
 void skl_push_sink(const struct skl_run *run, struct skl_block *block, int panel)
 {
     const struct skl_plan *plan = &run->plan;
-    struct skl_panel_state *state = &block->states[plan->chunks * plan->panels + panel];
+    struct skl_panel_state *state = &block->states[block->chunks * plan->panels + panel];
     struct column c = column_of(run, block, panel);
-    skl_empty_state(run, block, plan->chunks, panel);
+    skl_empty_state(run, block, block->chunks, panel);
     push_details(run, block, panel, &c);
     if (run->work->form == SKL_FORM_KL)
         plan->kernels->push_kl(1, c.y[0], c.y[1], run->unit, plan->slack, SKL_KEEP_NOTHING, state);
@@ -90,11 +90,11 @@ void skl_sum_sink(const struct skl_run *run, struct skl_block *block, int panel)
 {
     const struct skl_plan *plan = &run->plan;
     struct column c = column_of(run, block, panel);
-    skl_empty_state(run, block, plan->chunks, panel);
+    skl_empty_state(run, block, block->chunks, panel);
     if (skl_sweeps(run->work->form) == 2)
         plan->kernels->form[run->work->form].sum(1, c.y[0], c.y[1], &block->factors[panel],
-                                                 &block->states[plan->chunks * plan->panels + panel]);
-    skl_sum_others(run, block, plan->chunks, panel, c.y, 1);
+                                                 &block->states[block->chunks * plan->panels + panel]);
+    skl_sum_others(run, block, block->chunks, panel, c.y, 1);
 }
 
 void skl_finish_sink(const struct skl_run *run, const struct skl_block *block, int panel, int i,

@@ -75,6 +75,13 @@ void skl_chunk_range(const struct skl_block *block, int64_t chunk, int64_t *firs
     *last = lo + skl_first_tile(seen, block->chunks, chunk + 1);
 }
 
+int skl_sees_chunk(const struct skl_block *block, int panel, int64_t chunk)
+{
+    int64_t first, last;
+    skl_chunk_range(block, chunk, &first, &last);
+    return last * block->bk > block->panel_lo[panel] && first * block->bk < block->panel_hi[panel];
+}
+
 int64_t skl_seen_tiles(const struct skl_block *block)
 {
     int64_t lo = block->first_column / block->bk, hi = (block->last_column + block->bk - 1) / block->bk;

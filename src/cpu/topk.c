@@ -198,7 +198,7 @@ void skl_end_picks(const struct skl_worker *w, struct skl_block *block, int64_t 
 static int64_t join_chunks(const struct skl_run *run, struct skl_block *block, int row, struct skl_pick *e)
 {
     int64_t n = 0;
-    for (int64_t chunk = 0; chunk < run->plan.chunks; chunk++) {
+    for (int64_t chunk = 0; chunk < block->chunks; chunk++) {
         int32_t more = block->picked[chunk * run->plan.block_rows + row];
         if (more)
             memmove(e + n, e + chunk_place(run, block, chunk), (size_t)more * sizeof *e);

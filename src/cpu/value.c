@@ -91,6 +91,8 @@ void skl_sweep(const struct skl_worker *w, struct skl_block *block, int64_t chun
     const struct skl_run *run = w->run;
     int64_t first, last;
     int keep = !run->plan.recompute && run->plan.kept_tiles > 0;
+    if (chunk >= block->chunks)
+        return;
     for (int panel = w->from; panel < w->to; panel++) skl_empty_state(run, block, chunk, panel);
     skl_chunk_range(block, chunk, &first, &last);
     if (block->picks)
