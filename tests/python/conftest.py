@@ -7,7 +7,8 @@ import pytest
 
 from streamkl.bench.onednn import limit_onednn
 
-limited = limit_onednn()  # before torch is imported; the tests' child processes inherit it
+# Before torch is imported. Child processes inherit it, the workers of xdist too, which need not try again.
+limited = "" if "PYTEST_XDIST_WORKER" in os.environ else limit_onednn()
 
 import torch  # noqa: E402
 
@@ -21,6 +22,19 @@ def pytest_terminal_summary(terminalreporter):
 
 # Two threads, so that every test sees some; one for each of several pytest processes, which would be in each other's way.
 THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none without xdist
+def pytest_xdist_make_scheduler(config, log):
+    """A file goes to one worker: its tests share what they set up. So do all of test_distributed_*.py: four processes."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSetOfRanks(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "ranks" if "test_distributed_" in file else file
+
+    return OneSetOfRanks(config, log)
 
 
 @pytest.fixture(autouse=True)

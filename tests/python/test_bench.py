@@ -130,8 +130,8 @@ def rows_of(out, name):
     "loss, want",
     [
         (partial(killed, signal.SIGILL), "crashed (SIGILL)"),
-        (partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)"),
-        (leaves, "crashed (exit code 3)"),
+        pytest.param(partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)", marks=pytest.mark.long),
+        pytest.param(leaves, "crashed (exit code 3)", marks=pytest.mark.long),
         (raises, "failed with RuntimeError: no such kernel"),
     ],
 )
@@ -230,6 +230,7 @@ def test_a_promise_of_bf16_is_one_of_its_unit(monkeypatch, used, least):
     assert bars.promised({"amx": 15}) == least and bars.promised(3) == 3
 
 
+@pytest.mark.long
 def test_bars_of_labels():
     """Every promise has a line; times of a small case only show that the ways run."""
     from streamkl.bench import labels

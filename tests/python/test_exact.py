@@ -86,8 +86,14 @@ def test_options_keep_it(use, rows, divergence):
         assert not any(g.any() for g in torch.autograd.grad(loss.sum(), x))
 
 
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("divergence", reference.DIVERGENCES)
+@pytest.mark.parametrize(
+    "rows, divergence",
+    [
+        pytest.param(rows, divergence, marks=[pytest.mark.long] if i != k else [])
+        for i, rows in enumerate(ROWS)
+        for k, divergence in enumerate(reference.DIVERGENCES)
+    ],
+)
 def test_checkpoint_and_compile(rows, divergence):
     x = [t.requires_grad_() for t in rows("linear")]
     f = lambda *x: streamkl.linear_kl(*x, divergence=divergence, reduction="none")  # noqa: E731

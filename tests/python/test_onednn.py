@@ -84,5 +84,6 @@ def test_the_tests_say_so(faulty, tmp_path):
         f"    assert os.environ['{VARIABLE}'] == child(\"import os; print(os.environ['{VARIABLE}'])\").strip()\n"
     )
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    faulty.pop("PYTEST_XDIST_WORKER", None)  # a session of its own, and no worker of this one
     done = subprocess.run(run, env=faulty, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert "1 passed" in done.stdout and VARIABLE in done.stdout, done.stdout + done.stderr

@@ -67,6 +67,7 @@ def test_sdist(sdist):
     assert not [name for name in names if name.endswith((".o", ".so", ".a", ".pyc"))]
 
 
+@pytest.mark.long  # it compiles the library once more, which `make python` has just done
 def test_wheel(wheel, tmp_path):
     """One wheel for every Python: a plain library in it, no libpython, no torch, no OpenMP."""
     assert "-py3-none-" in wheel.name
@@ -84,6 +85,7 @@ def test_wheel(wheel, tmp_path):
     assert ".nv_fatbin" not in symbols  # CUDA was not asked for
 
 
+@pytest.mark.long
 def test_wheel_in_a_new_environment(wheel, tmp_path):
     """Installed beside nothing but NumPy, it finds its library and computes."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
@@ -106,7 +108,7 @@ print(streamkl.numpy.linear_kl(x, x, x, x), streamkl.__file__, _c.lib._name)
 @pytest.mark.parametrize(
     "name, arguments",
     [
-        ("distil", ["--teacher-steps", 1, "--steps", 2]),
+        pytest.param("distil", ["--teacher-steps", 1, "--steps", 2], marks=pytest.mark.long),
         ("indexer", ["--dense", 2, "--sparse", 2]),
         pytest.param("quantisation_drift", ["--steps", 1], marks=pytest.mark.long),
     ],

@@ -103,6 +103,7 @@ def test_where_nothing_can_be_written(tmp_path, capsys):
         assert stop.value.code == 2 and rule in capsys.readouterr().err
 
 
+@pytest.mark.long  # a process for every way and length
 def test_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(front, "WAYS", ("streamkl", "eager"))
     small = "--lengths 8 16 --attention-lengths 8 16 --vocab 32 --width 8 --heads 2 --head-width 8".split()

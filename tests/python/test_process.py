@@ -104,7 +104,7 @@ print(torch.isfinite(streamkl.linear_kl(*small)).item(), (small[0] @ small[1].T)
 """
 
 
-@pytest.mark.parametrize("what", ("mean", "no grad", "none"))
+@pytest.mark.parametrize("what", ("mean", pytest.param("no grad", marks=pytest.mark.long), "none"))
 def test_keyboard_interrupt(child, what):
     word, seconds, *usable = child(INTERRUPT, what).split()
     assert word == "interrupted" and usable == ["True", "True"]
@@ -129,9 +129,16 @@ print(after - before - own // 1024)
 """
 
 
-@pytest.mark.parametrize("reduction", ("none", "mean"))
-@pytest.mark.parametrize("use", ("linear", "attention"))
-def test_memory_is_flat_in_rows(child, reduction, use):
+@pytest.mark.parametrize(
+    "use, reduction",
+    [
+        ("linear", "mean"),
+        ("attention", "none"),
+        pytest.param("linear", "none", marks=pytest.mark.long),
+        pytest.param("attention", "mean", marks=pytest.mark.long),
+    ],
+)
+def test_memory_is_flat_in_rows(child, use, reduction):
     """Beyond the gradients, 16 times the rows take no more. Both logits of the larger would be 1 GB."""
     few, many = (int(child(MEMORY, n, reduction, use)) for n in (2048, 32768))
     assert many < few + 8 * 1024 and many < 64 * 1024, (few, many)
@@ -196,6 +203,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long  # two processes that import torch; test_distributed_training.py has groups too
 def test_ddp(tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(DDP)

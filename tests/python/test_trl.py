@@ -43,12 +43,12 @@ def same_steps(mine, theirs, steps):
 
 
 CASES = [
-    ("distillation", dict(beta=1.0)),
-    ("distillation", dict(beta=0.0, temperature=2.0)),
+    pytest.param("distillation", dict(beta=1.0), marks=pytest.mark.long),
+    pytest.param("distillation", dict(beta=0.0, temperature=2.0), marks=pytest.mark.long),
     ("distillation", dict(beta=0.3, gradient_accumulation_steps=2, gradient_checkpointing=True)),
     ("gkd", dict(beta=0.5)),
-    ("gkd", dict(beta=0.0, lmbda=0.0)),
-    ("gkd", dict(beta=1.0, lmbda=0.0)),
+    pytest.param("gkd", dict(beta=0.0, lmbda=0.0), marks=pytest.mark.long),
+    pytest.param("gkd", dict(beta=1.0, lmbda=0.0), marks=pytest.mark.long),
 ]
 
 
