@@ -45,7 +45,7 @@ static void check_same(const struct kit_fixture *f, const struct results *first)
     CHECK(memcmp(&first->value, &f->value, sizeof f->value) == 0, "the value is not what it was in the first schedule");
 }
 
-/* Every 'step'-th of the orders x copies. */
+/* Every 'step'-th of the orders x copies. Every fourth: each kind of copies once, and each kind of order. */
 static void run_schedules(const struct family *family, const struct kit_case *c, unsigned grads, int step)
 {
     struct kit_fixture f;
@@ -108,14 +108,14 @@ static void whole(const struct family *family)
     static const int kinds[] = {SKL_FORWARD_KL, SKL_JSD, SKL_SKEW_FORWARD_KL};
     for (int kind = 0; kind < (test_kernel_of(family->sweep, "second") ? 3 : 2); kind++) {
         kit_set_divergence(&c, kinds[kind]);
-        run_schedules(family, &c, KIT_GRAD_ALL,
-                      family->type == SKL_F32 ? 3 : 1); /* plain kernels copy nothing in the background */
+        int every = family->type == SKL_F32 ? 3 : 1; /* plain kernels copy nothing in the background */
+        run_schedules(family, &c, KIT_GRAD_ALL, test_long() ? every : 4);
         check_ran(family, kind);
     }
 }
 
 /* Five splits of the columns: three that no row sees, one seen from its middle on, and one of 10 columns. Blocks are
- * all that is new, so each order and each kind of copies once. */
+ * all that is new: every fourth schedule. */
 static void split(const struct family *family)
 {
     struct kit_case c = family_case(family, 70, 2570);

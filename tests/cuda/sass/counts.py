@@ -194,8 +194,8 @@ def main() -> int:
             print(f"{s.code.name:28s} {s.sm:6s} {use}")
     for text in wrong:
         print(f"FAILED: {text}")
-    names = {s.code.name for s in found}
-    print(f"sass: {len(names)} kernels, {len(found)} with all architectures, {len(wrong)} failed")
+    names, archs = {s.code.name for s in found}, sorted({s.arch for s in found})
+    print(f"sass: {len(names)} kernels, {len(found)} for sm_{', sm_'.join(map(str, archs))}, {len(wrong)} failed")
     return 1 if wrong else 0
 
 
