@@ -68,9 +68,6 @@ if(STREAMKL_TARGET_X86_64)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512} -mamx-tile -mamx-bf16)
   set(flags_emulated ${flags_avx2} -Wno-psabi)  # vectors wider than a register never leave their file
-  if(STREAMKL_SANITIZE)
-    list(APPEND flags_emulated -O1)  # a compiler that checks every access takes very long over -O3 here
-  endif()
   streamkl_unit(avx512bf16 "#include <immintrin.h>
     int main(void) { __m512 c = _mm512_setzero_ps(); c = _mm512_dpbf16_ps(c, (__m512bh)c, (__m512bh)c); return 0; }")
   streamkl_unit(amx "#include <immintrin.h>
@@ -87,10 +84,13 @@ elseif(STREAMKL_TARGET_AARCH64)
     vreinterpretq_bf16_u32(vdupq_n_u32(0))), 0); }")
 endif()
 set_property(SOURCE src/cpu/isa.c APPEND PROPERTY COMPILE_DEFINITIONS ${units})
+set(level $<$<NOT:$<CONFIG:Debug>>:-O3>)
+if(STREAMKL_SANITIZE MATCHES "address|undefined")
+  set(level -O1)  # a compiler that checks every access takes two to four times as long over -O3 here
+endif()
 foreach(kernel ${kernels})
   string(REGEX REPLACE ".*kernels/([a-z0-9]*).*\\.c" "\\1" isa ${kernel})
-  set_property(SOURCE ${kernel} APPEND PROPERTY COMPILE_OPTIONS
-    $<$<NOT:$<CONFIG:Debug>>:-O3> -fno-lto ${flags_${isa}})
+  set_property(SOURCE ${kernel} APPEND PROPERTY COMPILE_OPTIONS ${level} -fno-lto ${flags_${isa}})
 endforeach()
 
 add_library(streamkl_objects OBJECT ${sources} ${kernels} ${cuda_sources})

@@ -7,8 +7,7 @@
 # usage: tests/run_all.sh [VARIANT...]     all variants, or: cuda browser sanitize thread valgrind clang serial aarch64
 #
 # BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
-# STREAMKL_TEST_LONG=1         every C test in every variant; otherwise the slowest are left out where others, in the same
-#                              variant, find the same kind of mistake
+# STREAMKL_TEST_LONG=1         every C test in every variant; otherwise each builds and runs what finds its kind of mistake
 # STREAMKL_TEST_NO_INSTALL=1   do not try to install missing tools with apt-get
 
 set -u
@@ -54,10 +53,11 @@ configure() {
 }
 
 # programs NAME [CTEST OPTION...]: its C tests
+# at_once: how many, if not one for each processor
 programs() {
     name=$1
     shift
-    ctest --test-dir "$BUILD/variants/$name" -L program --output-on-failure --no-tests=error -j "$JOBS" "$@"
+    ctest --test-dir "$BUILD/variants/$name" -L program --output-on-failure --no-tests=error -j "${at_once:-$JOBS}" "$@"
 }
 
 # variant NAME FUNCTION: runs it, times it, remembers the result. A function that returns 77 has said why it skips.
@@ -66,6 +66,7 @@ variant() {
     printf '== %s\n' "$1"
     why=
     targets=
+    at_once=
     "$2"
     code=$?
     seconds=$(($(date +%s) - started))
@@ -90,41 +91,44 @@ only() {
     configure "$name" -DSTREAMKL_STAND_INS=OFF "$@" && programs "$name" -R "^test_(${regex#|})\$"
 }
 
-# but_slow NAME REGEX: its C tests; those of REGEX, which take minutes there and find nothing that the others of the
-# variant do not find, only in test-long
-but_slow() {
-    if [ "$LONG" = 1 ]; then
-        programs "$1"
-    else
-        programs "$1" -E "$2"
-    fi
-}
-
-# On the stand-ins test_engine, test_divergences and test_isa remain: the other subjects, which the ordinary build runs on
-# them too, take minutes in a variant.
-stand_ins='(extremes|indexer|keys|labels|laws|mixture|pooled|shards|sinks|split|tiles|topk)_[a-z0-9]+_emulated'
-
+# A test of every subject that has code of its own in src/. Without the stand-ins: in the ordinary build, too, the operands
+# that they are given lie between pages that cannot be read (tests/test.c).
 sanitize() {
-    configure sanitize -DSTREAMKL_SANITIZE=address,undefined && but_slow sanitize "extremes|large|threads|shards\$|$stand_ins"
+    if [ "$LONG" = 1 ]; then
+        configure sanitize -DSTREAMKL_STAND_INS=ON -DSTREAMKL_SANITIZE=address,undefined && programs sanitize
+        return
+    fi
+    only sanitize 'vmath half engine divergences labels listed topk mixture sinks indexer pooled packed keys exact short
+        errors isa device plan launches' -DSTREAMKL_SANITIZE=address,undefined
 }
 
 thread() {
-    some='threads team unload float_mode blas engine'
-    [ "$LONG" = 1 ] && some="$some options laws"
+    some='threads team unload'
+    [ "$LONG" = 1 ] && some="$some float_mode blas engine options laws"
+    at_once=$((2 * JOBS)) # they wait for threads more than they compute
     only thread "$some" -DSTREAMKL_SANITIZE=thread
 }
 
 valgrind_some() {
     have valgrind valgrind || { why="valgrind is not here and cannot be installed"; return 77; }
-    printf '%s\n' test_engine test_memory test_isa test_errors test_device test_blas |
+    some='engine memory errors'
+    [ "$LONG" = 1 ] && some="$some isa device blas"
+    # shellcheck disable=SC2086 # words
+    printf 'test_%s\n' $some |
         STREAMKL_TEST_CASES=6 xargs -P "$JOBS" -I '{}' valgrind -q --error-exitcode=9 --leak-check=full \
             --errors-for-leak-kinds=definite --show-leak-kinds=definite "$BUILD/tests/{}"
 }
 
 with_clang() {
     have clang clang || { why="clang is not here and cannot be installed"; return 77; }
-    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON &&
-        but_slow clang "extremes|large|threads|team|sizes|shards\$|keys|fuzz_differential|$stand_ins"
+    # All of it is compiled, for the warnings.
+    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON || return 1
+    if [ "$LONG" = 1 ]; then
+        programs clang
+    else
+        programs clang -R '^test_(vmath|half|float_mode|engine|divergences|labels|listed|exact|isa|tiles|split)(_[a-z0-9]+_emulated)?$' \
+            -E '(labels|tiles|split)_[a-z0-9]+_emulated'
+    fi
 }
 
 serial() {
@@ -135,11 +139,13 @@ aarch64() {
     [ "$(uname -m)" = aarch64 ] && { why="this machine is one: the ordinary tests did it"; return 77; }
     have aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu || { why="no compiler for aarch64"; return 77; }
     have qemu-aarch64 qemu-user || { why="no qemu-aarch64"; return 77; }
-    configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
-        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-cpu;max;-L;/usr/aarch64-linux-gnu" || return 1
-    but_slow aarch64 "extremes|large|threads|sizes|fuzz_differential|options|shards|sinks|keys|packed|mixture|short|\
-float_mode|indexer|laws|memory|pooled|topk"
+    set -- -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
+        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-cpu;max;-L;/usr/aarch64-linux-gnu"
+    if [ "$LONG" = 1 ]; then
+        configure aarch64 "$@" && programs aarch64
+    else
+        only aarch64 'vmath half engine divergences listed errors isa device plan' "$@"
+    fi
 }
 
 # The ordinary build ran them, if it has CUDA: the summary says so, or why not.
