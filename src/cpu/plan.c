@@ -72,7 +72,7 @@ static void count_picks(struct skl_plan *plan)
     int64_t all = plan->tiles * plan->bk;
     plan->chunk_picks = least(plan->picks + most(plan->picks, TOPK_SPARE), all);
     plan->pick_room = least(plan->chunk_picks + plan->bk, all);
-    plan->list_room = least(plan->chunks * plan->chunk_picks, all);
+    plan->list_room = plan->chunks * plan->chunk_picks;
 }
 
 /* The blocks, their descriptions, and what the threads have for themselves. */

@@ -172,18 +172,10 @@ void skl_pick_columns(const struct skl_worker *w, struct skl_block *block, int64
             drop_picks(w, block, chunk, row);
 }
 
-/* Where a chunk's picks are among its row's: as far apart as lists are, or as the columns are if that is less. */
-static int64_t chunk_place(const struct skl_run *run, const struct skl_block *block, int64_t chunk)
-{
-    int64_t first, last, lists = chunk * run->plan.chunk_picks;
-    skl_chunk_range(block, chunk, &first, &last);
-    return lists < first * block->bk ? lists : first * block->bk;
-}
-
 void skl_end_picks(const struct skl_worker *w, struct skl_block *block, int64_t chunk)
 {
     const struct skl_plan *plan = &w->run->plan;
-    int64_t place = chunk_place(w->run, block, chunk);
+    int64_t place = chunk * plan->chunk_picks;
     for (int row = 0; row < block->n; row++) {
         int32_t n = w->scratch.picked[row];
         memcpy(block->picks + row * plan->list_room + place, w->scratch.picks + row * plan->pick_room,
@@ -201,7 +193,7 @@ static int64_t join_chunks(const struct skl_run *run, struct skl_block *block, i
     for (int64_t chunk = 0; chunk < block->chunks; chunk++) {
         int32_t more = block->picked[chunk * run->plan.block_rows + row];
         if (more)
-            memmove(e + n, e + chunk_place(run, block, chunk), (size_t)more * sizeof *e);
+            memmove(e + n, e + chunk * run->plan.chunk_picks, (size_t)more * sizeof *e);
         n += more;
     }
     return n;
