@@ -38,6 +38,13 @@ struct kit_topk_case kit_random_topk(struct kit_random *r)
     return c;
 }
 
+struct kit_topk_case kit_random_device_topk(struct kit_random *r)
+{
+    struct kit_topk_case c = kit_random_topk(r);
+    kit_for_device(&c.of, r);
+    return c;
+}
+
 void kit_describe_topk(const struct kit_topk_case *c, char *text, size_t size)
 {
     char of[600];
@@ -53,6 +60,11 @@ static struct skl_tensor of_first_head(struct skl_tensor t)
     return t;
 }
 
+static void of_queries(struct skl_problem *p)
+{
+    p->begin = of_first_head(p->begin), p->end = of_first_head(p->end), p->weight = of_first_head(p->weight);
+}
+
 static void make_indexer(struct kit_topk *f, const struct kit_memory *memory, struct kit_random *r)
 {
     struct skl_problem *p = &f->p;
@@ -60,7 +72,7 @@ static void make_indexer(struct kit_topk *f, const struct kit_memory *memory, st
     f->w = kit_tensor(memory, (int32_t)kit_between(r, SKL_F32, SKL_F16), 3, shape, 0, KIT_GAPS, f->c.of.place);
     kit_fill_normal(&f->w.t, r, 1, KIT_NORMAL);
     p->use = SKL_INDEXER, p->identity = f->c.identity, p->s.bias = f->w.t;
-    p->begin = of_first_head(p->begin), p->end = of_first_head(p->end), p->weight = of_first_head(p->weight);
+    of_queries(p);
 }
 
 static void make_whole(const struct skl_tensor *t, struct kit_random *r)
@@ -95,6 +107,9 @@ void kit_build_topk(struct kit_topk *f, const struct kit_topk_case *c, const str
         make_whole(&f->p.s.a, r), make_whole(&f->p.s.b, r), make_whole(&f->p.s.bias, r);
     f->ids = output(f, memory, SKL_I32, 1), f->logprobs = output(f, memory, SKL_F32, 1);
     f->tail = output(f, memory, SKL_F32, 0), f->lse = output(f, memory, SKL_F32, 0);
+    kit_send(&f->of);
+    if (f->w.there)
+        memory->device->send(f->w.there, f->w.memory.data, f->w.memory.size);
 }
 
 void kit_destroy_topk(struct kit_topk *f)
@@ -110,14 +125,29 @@ struct skl_outputs kit_topk_outputs(struct kit_topk *f)
     struct kit_tensor *each[] = {&f->ids, &f->logprobs, &f->tail, &f->lse};
     for (int i = 0; i < 4; i++) kit_fill_canary(&each[i]->memory);
     kit_fill(&f->ids.t, -7); /* the canary is a -1 */
-    out.topk_ids = f->ids.t;
+    for (int i = 0; i < 4; i++)
+        if (each[i]->there)
+            f->of.memory->device->send(each[i]->there, each[i]->memory.data, each[i]->memory.size);
+    out.topk_ids = kit_view(&f->ids);
     if (f->c.asked & KIT_TOPK_LOGPROBS)
-        out.topk_logprobs = f->logprobs.t;
+        out.topk_logprobs = kit_view(&f->logprobs);
     if (f->c.asked & KIT_TOPK_TAIL)
-        out.tail_logprob = f->tail.t;
+        out.tail_logprob = kit_view(&f->tail);
     if (f->c.asked & KIT_TOPK_LSE)
-        out.lse_s = f->lse.t;
+        out.lse_s = kit_view(&f->lse);
     return out;
+}
+
+struct skl_problem kit_topk_problem(const struct kit_topk *f)
+{
+    struct skl_problem p = f->p, there = kit_problem(&f->of);
+    if (!f->of.memory->device)
+        return p;
+    p.s = there.s, p.cu_seqlens_q = there.cu_seqlens_q, p.cu_seqlens_k = there.cu_seqlens_k;
+    p.begin = there.begin, p.end = there.end, p.weight = there.weight;
+    if (f->c.indexer)
+        of_queries(&p), p.s.bias = kit_view(&f->w);
+    return p;
 }
 
 /* ------------------------------------------------------------------------------------------------ one row --- */
@@ -125,7 +155,7 @@ struct skl_outputs kit_topk_outputs(struct kit_topk *f)
 /* What a row should have: its logits z of the columns first .. first + n - 1, as ids count them. */
 struct row {
     int64_t n, first;
-    double *z, *room, lse, growth;
+    double *z, *room, lse, growth, allow;
     unsigned char *listed;
 };
 
@@ -178,7 +208,7 @@ static double part(double got, double want, double bound)
 
 static double near(const struct row *row, double z)
 {
-    return kit_near_logits(z, row->growth);
+    return row->allow * kit_near_logits(z, row->growth);
 }
 
 /* Column y has no place before column x: by how much it is out of order. */
@@ -229,14 +259,28 @@ static double judge_tail(const struct kit_topk *f, int64_t number, const struct 
     return part(kit_get(&f->tail.t, number), want, near(row, rest) + near(row, row->lse));
 }
 
+static enum skl_status call(struct kit_topk *f)
+{
+    const struct kit_device *device = f->of.memory->device;
+    struct skl_problem p = kit_topk_problem(f);
+    struct skl_outputs out = kit_topk_outputs(f);
+    struct kit_tensor *each[] = {&f->ids, &f->logprobs, &f->tail, &f->lse};
+    enum skl_status status = skl_topk(&p, &out);
+    if (status || !device)
+        return status;
+    device->wait();
+    for (int i = 0; i < 4; i++) device->fetch(each[i]->memory.data, each[i]->there, each[i]->memory.size);
+    return status;
+}
+
 struct kit_topk_outcome kit_run_topk(struct kit_topk *f)
 {
-    struct skl_outputs out = kit_topk_outputs(f);
-    struct kit_topk_outcome o = {.status = skl_topk(&f->p, &out), .row = -1};
+    struct kit_topk_outcome o = {.status = call(f), .row = -1};
     int64_t rows = kit_count(&f->lse.t), heads = f->c.indexer ? f->p.s.a.shape[1] : 1;
     if (o.status)
         return o;
-    struct row row = {.z = kit_doubles((size_t)f->p.columns),
+    struct row row = {.allow = f->of.allow.rows,
+                      .z = kit_doubles((size_t)f->p.columns),
                       .room = kit_doubles((size_t)(f->p.columns * heads)),
                       .listed = kit_zeros((size_t)f->p.columns, 1)};
     for (int64_t i = 0; i < rows; i++) {

@@ -27,8 +27,6 @@ enum skl_status skl_check_topk(const struct skl_problem *p)
                 {"raw_t", p->raw_t != 0},
                 {"sink_s", p->sink_s.data != NULL},
                 {"sink_t", p->sink_t.data != NULL}};
-    if (p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use skl_topk on CUDA: lists are made on the CPU");
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
         if (each[i].given)
             FAIL("cannot use %s with skl_topk: lists are of all that the rows of s see", each[i].name);

@@ -196,9 +196,9 @@ static struct topk_group {
 
 static void check_topk(struct checker *checker, int64_t seed, int64_t cases, int device, int only_isa, int64_t threads)
 {
-    for (int64_t n = 0; n < cases && device == SKL_CPU; n++) {
+    for (int64_t n = 0; n < cases; n++) {
         struct kit_random r = {(uint64_t)seed * 1000037 + (uint64_t)n};
-        struct kit_topk_case c = kit_random_topk(&r);
+        struct kit_topk_case c = (device == SKL_CUDA ? kit_random_device_topk : kit_random_topk)(&r);
         struct kit_topk f;
         c.of.threads = threads ? (int)threads : c.of.threads;
         kit_build_topk(&f, &c, memory_of(device), &r);
@@ -206,7 +206,8 @@ static void check_topk(struct checker *checker, int64_t seed, int64_t cases, int
             if (!unit_runs(unit, device, only_isa))
                 continue;
             struct topk_group *group = &topk_groups[unit];
-            f.p.isa = unit;
+            if (unit != ON_CUDA)
+                f.p.isa = unit;
             struct kit_topk_outcome o = kit_run_topk(&f);
             for (int k = 0; k < KIT_TOPK_RESULTS; k++) group->used[k] = fmax(group->used[k], o.used[k]);
             group->cases++, checker->runs++;
@@ -295,8 +296,7 @@ int command_check(int argc, char **argv)
     progress_end(&progress);
     print_table(&checker);
     print_listed();
-    if (device == SKL_CPU)
-        print_topk();
+    print_topk();
     printf("\n%s: %d of %d runs out of bound, seed %lld, %.1f s\n", checker.failures ? "FAILED" : "passed",
            checker.failures, checker.runs, (long long)seed, now() - begin);
     return checker.failures ? EXIT_WRONG : 0;

@@ -479,11 +479,11 @@ SKL_API enum skl_status skl_backward(const struct skl_problem *p, const struct s
  *     topk_logprobs   z - LSE, at the problem's temperature; -inf where the id is -1
  *     tail_logprob    LSE of the logits that are not listed, less LSE: a sum of its own, and never 1 minus the others
  *     lse_s           LSE, over all columns that the row sees
- * topk_ids is always wanted, the others where they are given, and nothing else of 'out'; ids alone cost no
+ * topk_ids is always wanted, the others where they are given, and nothing else of 'out'; on the CPU ids alone cost no
  * exponentials. Masks, columns, packed sequences (ids count from the first column of the sequence), bias, scale,
  * softcap, temperature and weight (of a row without weight all ids are -1) are as in the other calls. A logit that is
  * NaN counts as +inf among the ids; a row with NaN, with +inf, or with nothing above -inf has log-probabilities of NaN.
- * On the CPU. Extra memory grows with K and with neither rows nor columns. Not with labels, lists, mass_ids,
+ * Extra memory grows with K and with neither rows nor columns (on CUDA by 8 bytes a row). Not with labels, lists, mass_ids,
  * pool_block, support, sinks, shards and what only a teacher has. */
 SKL_API enum skl_status skl_topk(const struct skl_problem *p, const struct skl_outputs *out);
 

@@ -459,6 +459,33 @@ struct skl_gpu_key_grad {
     int32_t reserved;
 };
 
+/* keys_scores: scores of side 1, of rows of one head x some columns, into a slab of f32. */
+struct skl_gpu_key_scores {
+    struct skl_gpu_keys keys;
+    struct skl_gpu_slab slab;
+};
+
+/* What a row has picked of the columns so far: its largest scores, some more, and a sum over the columns it dropped. */
+struct skl_gpu_picked {
+    double l;      /* of 2^(factor (x - m)) over the dropped columns */
+    uint64_t last; /* of no column with a larger key will the list be */
+    float m;       /* the largest score among the dropped ones; -inf: none is */
+    int32_t n;     /* picks */
+};
+
+/* pick_scores, sort_picks: lists of the largest scores, of rows of one head, a block a row. */
+struct skl_gpu_topk {
+    struct skl_gpu_slab slab; /* of scores, f32 */
+    uint64_t *picks;          /* [rows of the slab][room]: keys, which fall as scores rise */
+    struct skl_gpu_picked *picked;
+    int32_t room, most; /* most: picks of a list, at most k */
+    int64_t k;          /* ids of a list; behind the last pick -1 */
+    struct skl_gpu_packed packed;
+    double unit;
+    struct skl_gpu_matrix ids, logprobs; /* [b][h][i][k] */
+    struct skl_gpu_vector tail, lse;
+};
+
 /* convert: rows first .. first + rows - 1 of every head of a matrix = f32 sums [batch x heads][rows][dim]; NULL: 0. */
 struct skl_gpu_convert {
     struct skl_gpu_matrix to;

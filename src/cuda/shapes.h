@@ -60,6 +60,9 @@
 #define SKL_KEY_COLUMNS 8
 #define SKL_KEY_ENTRIES 256
 
+/* pick_scores, sort_picks: a row's columns that are looked at together */
+#define SKL_PICK_THREADS 128
+
 /* Every split of the columns and every slab is a multiple of this: of all tiles above. */
 #define SKL_COLUMN_UNIT 128
 #define SKL_ROW_UNIT 128

@@ -5,7 +5,7 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
-When it passes, test_sinks, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists and test_keys from
+When it passes, test_sinks, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists, test_topk and test_keys from
 the same directory are run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
 what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
 import os
@@ -258,6 +258,41 @@ MUTANTS = [
     ('key_kernels.cu', 'key_kernels', ' && slope_of_activation(s, x) != 0', '', 'the derivative of ReLU'),
     ('key_kernels.cu', 'key_kernels', '__shfl_sync(~0u, row, r * COLUMNS)', 'row', "every lane's own row in db"),
     ('key_kernels.cu', 'key_kernels', 'known ? sum[e]', 'true ? sum[e]', 'da of a row with a wrong id'),
+    # Lists of the largest logits
+    ('topk_kernels.cu', 'topk_kernels', '<< 32 | (uint32_t)column', '<< 32 | ~(uint32_t)column', 'ties go to the higher column'),
+    ('topk_kernels.cu', 'topk_kernels', '__fadd_rn(x, 0.0f)', 'x', 'the two zeros are not equal'),
+    ('topk_kernels.cu', 'topk_kernels', 'isnan(x) ? INFINITY : ', '', 'NaN among the ids'),
+    ('topk_kernels.cu', 'topk_kernels', 'if (x == -INFINITY)\n            return;', '', 'columns of -inf in the sum'),
+    ('topk_kernels.cu', 'topk_kernels', 'l *= power_of_two(relative(m, x, factor)), m = x', 'm = x', 'the sum is not rescaled'),
+    ('topk_kernels.cu', 'topk_kernels', 'other_l != 0 ? other_l *', 'other_l != 0 && m != high ? other_l *', 'sums of equal m are not merged'),
+    ('topk_kernels.cu', 'topk_kernels', 'turn ^= 1;', ';', 'one count for all turns'),
+    ('topk_kernels.cu', 'topk_kernels', 'at += w < warp ? kept[w] : 0', 'at += 0', 'warps write over each other'),
+    ('topk_kernels.cu', 'topk_kernels', 'before += lane >= step ? other : 0', 'before += other', 'counts of the first lanes'),
+    ('topk_kernels.cu', 'topk_kernels', 's.left = k - before', 's.left = k', 'keys with smaller digits'),
+    ('topk_kernels.cu', 'topk_kernels', 'shift == 56 || key[i] >> (shift + 8) == found', 'true', 'keys with other digits'),
+    ('topk_kernels.cu', 'topk_kernels', '((found + 1) << shift) - 1', 'found << shift', 'the last key of those that share its digits'),
+    ('topk_kernels.cu', 'topk_kernels', 'if (i < all && !stays)\n                rest.add', 'if (false)\n                rest.add',
+     'picks that are dropped are lost to the sum'),
+    ('topk_kernels.cu', 'topk_kernels', 'if (column < end && !stays)', 'if (false)', 'columns that never join are lost to the sum'),
+    ('topk_kernels.cu', 'topk_kernels', 'rest.m = m, rest.l = l;', 'rest.m = -INFINITY, rest.l = 0;', 'the sum of the slabs before'),
+    ('topk_kernels.cu', 'topk_kernels', 'if (args.slab.first_column > 0)', 'if (false)', 'the picks of the slabs before'),
+    ('topk_kernels.cu', 'topk_kernels', 'own.n > args.room - SKL_PICK_THREADS', 'false', 'picks beyond the room'),
+    ('topk_kernels.cu', 'topk_kernels', 'max(r.lo, slab.first_column)', 'slab.first_column', 'columns that the row does not see'),
+    ('topk_kernels.cu', 'topk_kernels', 'min(r.hi, slab.first_column + slab.columns)', 'slab.first_column + slab.columns',
+     'columns behind those that the row sees'),
+    ('topk_kernels.cu', 'topk_kernels', 'if (own.n > args.most)', 'if (false)', 'more picks than a list has'),
+    ('topk_kernels.cu', 'topk_kernels', 'own.key[i] = ~(uint64_t)0', 'own.key[i] = 0', 'what stands behind the picks is sorted before them'),
+    ('topk_kernels.cu', 'topk_kernels', '(int)(uint32_t)own.key[k] - start', '(int)(uint32_t)own.key[k]', 'ids of packed sequences'),
+    ('topk_kernels.cu', 'topk_kernels', 'args.unit * (score_of(own.key[k]) - m)', '(score_of(own.key[k]) - m)', "a score's unit"),
+    ('topk_kernels.cu', 'topk_kernels', '!(own.rest.l > 0) ? (double)NAN', 'false ? (double)NAN', 'the tail of a row without a softmax'),
+    ('topk_kernels.cu', 'topk_kernels', 'r.hi < 0 ? (double)NAN : 0', '0', 'rows of which nobody knows what they see'),
+    ('topk_kernels.cu', 'topk_kernels', 'rest.l == 0 ? -HUGE_VAL : args.unit * (rest.m - m)', 'args.unit * (rest.m - m)',
+     'the tail of a row that lists everything'),
+    ('stream.cuh', 'sweep_wide_bf16', '!empty && at < args.first_column + args.columns', '!empty', 'scores behind a slab'),
+    ('stream.cuh', 'sweep_wide_bf16', 'row_of_slab * args.ld - args.first_column;\n        float x', 'row_of_slab * args.ld;\n        float x',
+     'scores of slabs after the first'),
+    ('key_kernels.cu', 'key_kernels', 'blockIdx.x * slab.ld - slab.first_column', 'blockIdx.x * slab.ld', 'scores of slabs after the first'),
+    ('key_kernels.cu', 'key_kernels', '(uint32_t)slab.head * slab.grad.problem.n', '0', 'scores of the first batch alone'),
     # Sinks
     ('sink.cuh', 'row_kernels', 'x_p != -INFINITY', 'true', 'a sink without mass'),
     ('row_kernels.cu', 'row_kernels', 'args.partial_in || sink ?', 'args.partial_in ?', 'rows that see the sink alone'),
@@ -287,7 +322,7 @@ MUTANTS = [
 
 # What sees a mutant of these first, or alone.
 OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
-             'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys', 'sink_kernels': 'sinks', 'sink.cuh': 'sinks',
+             'topk_kernels': 'topk', 'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys topk', 'sink_kernels': 'sinks', 'sink.cuh': 'sinks',
              'sweep_mixed_bf16': 'mixture', 'mixed_any': 'mixture', 'mixture_kernels': 'mixture'}
 
 
@@ -340,7 +375,7 @@ def main():
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
-    names = ('kernels', 'packed', 'mixture', 'sinks', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'keys')
+    names = ('kernels', 'packed', 'mixture', 'sinks', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'topk', 'keys')
     programs = [re.sub('kernels$', name, kernels) for name in names]
     failed = kill(programs, ptx_dir)
     if failed:
@@ -372,7 +407,7 @@ def main():
                     result = ('-', 'DOES NOT COMPILE: ' + complaint.strip().splitlines()[0])
                 else:
                     own = OWN_TESTS.get(unit) or OWN_TESTS.get(file)
-                    result = kill([p for p in programs if not own or p.endswith('test_cuda_' + own)], ptx)
+                    result = kill([p for p in programs if not own or p.rpartition('test_cuda_')[2] in own.split()], ptx)
         survivors += not result or result[0] == '-'
         failed, seen = result or ('-', 'SURVIVES')
         print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, time.time() - start), flush=True)

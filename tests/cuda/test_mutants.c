@@ -11,6 +11,7 @@
 #include "families.h"
 
 #include "../../kit/listed.h"
+#include "../../kit/topk.h"
 #include "../indexers.h"
 
 #include <ctype.h>
@@ -30,8 +31,9 @@ struct subject {
     uint64_t left;            /* copies that the whole kernel leaves behind */
     struct kit_listed *lists; /* of kernels of listed teachers, instead of f: judged by their definition */
     int right;
-    struct trial *index; /* of kernels of keys: an indexer, whose results are in the arrays of indexers.h */
-    float *wrote;        /* ... what the whole kernel wrote there: da, db, dw */
+    struct kit_topk *largest; /* of kernels that list the largest scores, instead of f: judged by their definition */
+    struct trial *index;      /* of kernels of keys: an indexer, whose results are in the arrays of indexers.h */
+    float *wrote;             /* ... what the whole kernel wrote there: da, db, dw */
 };
 
 static const struct emu_options schedules[] = {{.order = EMU_FORWARD, .copies = EMU_LATE},
@@ -50,6 +52,16 @@ static struct skl_outputs run_lists(struct subject *s, const struct emu_options 
     test_device.options.instructions = 20000000;
     struct kit_listed_outcome o = kit_run_listed(s->lists, KIT_LISTED_TOGETHER);
     s->right = kit_listed_right(&o);
+    return skl_no_outputs();
+}
+
+static struct skl_outputs run_largest(struct subject *s, const struct emu_options *options)
+{
+    test_device_reset();
+    test_device.options = *options;
+    test_device.options.instructions = 20000000;
+    struct kit_topk_outcome o = kit_run_topk(s->largest);
+    s->right = kit_topk_right(&o);
     return skl_no_outputs();
 }
 
@@ -72,6 +84,8 @@ static struct skl_outputs run(struct subject *s, const struct emu_options *optio
 {
     if (s->lists)
         return run_lists(s, options);
+    if (s->largest)
+        return run_largest(s, options);
     if (s->index)
         return run_index(s, options);
     struct skl_outputs out = kit_outputs(&s->f, 0, s->grads);
@@ -134,6 +148,28 @@ static void begin_lists(struct subject *s, const char *kernel, int variant)
     s->left = test_device.total.unwaited_copies, s->there = 1;
 }
 
+static int of_largest(const char *kernel)
+{
+    return strstr(kernel, "pick") != NULL || strstr(kernel, "_scores") != NULL;
+}
+
+/* Small whole numbers, most of which are equal, in the one right order. Three tiles of columns; more of them than a row
+ * has room for, and a list that is longer than a block. */
+static void begin_largest(struct subject *s, const char *kernel, int variant)
+{
+    int stream = strncmp(kernel, "stream_", 7) == 0, plain = strncmp(kernel, "plain_", 6) == 0;
+    int64_t rows = stream || plain ? 70 : 3, cols = stream || plain ? 300 : 1700, dim = stream ? 264 : plain ? 40 : 8;
+    struct kit_topk_case c = {.of = kit_linear_case(rows, cols, dim), .k = variant ? 200 : 9, .asked = KIT_TOPK_ALL};
+    c.of.dtype[S] = c.of.dtype[T] = !stream ? SKL_F32 : strstr(kernel, "_bf16") ? SKL_BF16 : SKL_F16;
+    c.of.place = KIT_ALIGNED, c.whole = 1;
+    s->largest = malloc(sizeof *s->largest);
+    kit_build_topk(s->largest, &c, &test_device_memory, &test_numbers);
+    run(s, &schedules[0]);
+    CHECK(test_device_ran(kernel) && s->right, "%s did not run, or gave wrong numbers", kernel);
+    test_device_clean(kernel);
+    s->left = test_device.total.unwaited_copies, s->there = 1;
+}
+
 static int of_keys(const char *kernel)
 {
     return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0;
@@ -188,6 +224,10 @@ static void begin(struct subject *s, const char *kernel, int variant)
     memset(s, 0, sizeof *s);
     if (of_lists(kernel)) {
         begin_lists(s, kernel, variant);
+        return;
+    }
+    if (of_largest(kernel)) {
+        begin_largest(s, kernel, variant);
         return;
     }
     if (of_keys(kernel)) {
@@ -256,6 +296,10 @@ static void end(struct subject *s)
         kit_destroy_listed(s->lists);
         return;
     }
+    if (s->largest) {
+        kit_destroy_topk(s->largest), free(s->largest);
+        return;
+    }
     if (s->index) {
         end_index(s);
         return;
@@ -305,7 +349,7 @@ static void judge(struct subject *s, const struct skl_outputs *out, char text[12
                     {r->other > 0, "error"},
                     {r->unwaited_copies > s->left, "copies left behind"}};
     int nan = 0, wrong = out->value && memcmp(&s->value, &s->f.value, sizeof s->value) != 0;
-    wrong |= (s->lists || s->index) && !s->right;
+    wrong |= (s->lists || s->largest || s->index) && !s->right;
     text[0] = 0;
     for (int i = 0; i < COUNT(reported); i++)
         if (reported[i].seen)

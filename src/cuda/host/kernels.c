@@ -39,6 +39,8 @@ static const struct skl_gpu_kernel kernels[] = {
     ((rows) == ((role) == SKL_ROLE_put_masses ? (threads) / 32 : (threads)))
 #define SHAPE_list_kernels(role, dim, rows, columns, threads, shared) \
     ((threads) == 128 && ((role) != SKL_ROLE_list_db || (columns) == SKL_LIST_COLUMNS))
+#define SHAPE_topk_kernels(role, dim, rows, columns, threads, shared) \
+    SAME(rows, columns, threads, shared, 1, 0, SKL_PICK_THREADS, 0)
 #define SHAPE_key_kernels(role, dim, rows, columns, threads, shared)       \
     ((threads) == ((role) == SKL_ROLE_keys_rows ? 32 : SKL_KEY_THREADS) && \
      ((role) != SKL_ROLE_keys_columns || (columns) == 4 * SKL_KEY_COLUMNS))

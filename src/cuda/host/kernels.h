@@ -17,6 +17,8 @@ enum skl_gpu_role {
     SKL_ROLE_top,
     /* A sweep of the student over the columns that its rows do not list. */
     SKL_ROLE_rest,
+    /* A slab of the student's scores, f32. */
+    SKL_ROLE_scores,
     /* A slab of dx: of KL and JSD, and of the other divergences. */
     SKL_ROLE_dz,
     SKL_ROLE_second_dz,
@@ -71,8 +73,12 @@ enum skl_gpu_role {
     SKL_ROLE_keys_kl,
     SKL_ROLE_keys_second,
     SKL_ROLE_keys_top,
+    SKL_ROLE_keys_scores,
     SKL_ROLE_keys_rows,
-    SKL_ROLE_keys_columns
+    SKL_ROLE_keys_columns,
+    /* Lists of the largest scores: one kernel each. */
+    SKL_ROLE_pick_scores,
+    SKL_ROLE_sort_picks
 };
 
 enum { SKL_ANY_TYPE = -1 }; /* besides SKL_BF16 and SKL_F16 */

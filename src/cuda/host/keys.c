@@ -5,6 +5,7 @@
  *     sort_keys, keys_lse                     before the sweeps: lists in order, LSEs of the heads of a mixture
  *     keys_kl, keys_second, keys_top          in the place of any sweep
  *     keys_rows, keys_columns                 gradients
+ *     keys_scores                             scores for lists of the largest (topk.c)
  */
 #include "run.h"
 
@@ -70,6 +71,13 @@ enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_r
                             : role == SKL_ROLE_top ? SKL_ROLE_keys_top
                                                    : SKL_ROLE_keys_second;
     return skl_gpu_start(run, own, run->work.rows, 1, &args, sizeof args);
+}
+
+enum skl_status skl_gpu_score_keys(const struct skl_gpu_run *run, const struct skl_gpu_slab *slab)
+{
+    struct skl_gpu_forward forward = {.problem = slab->grad.problem};
+    struct skl_gpu_key_scores args = {.keys = keys_of(run, &forward), .slab = *slab};
+    return skl_gpu_start(run, SKL_ROLE_keys_scores, slab->rows, 1, &args, sizeof args);
 }
 
 enum skl_status skl_gpu_key_grad(const struct skl_gpu_run *run, int x)

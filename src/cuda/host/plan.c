@@ -48,7 +48,8 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
                evenly(w, w->mass_ids.rows.data, w->mass_ids.rows.stride) &&
                evenly(w, listed->ids.rows.data, listed->ids.rows.stride) &&
                evenly(w, listed->logprobs.data, listed->logprobs.stride) &&
-               evenly(w, listed->rest.data, listed->rest.stride);
+               evenly(w, listed->rest.data, listed->rest.stride) && evenly(w, w->topk.ids.data, w->topk.ids.stride) &&
+               evenly(w, w->topk.logprobs.data, w->topk.logprobs.stride);
     for (int i = 0; i < SKL_ROW_RESULTS; i++) even = even && evenly(w, w->result[i].data, w->result[i].stride);
     for (int i = 0; i < 2; i++) {
         const struct skl_work_side *s = &w->side[i];
@@ -130,6 +131,7 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
     /* All sweeps have the same tiles of rows: where a width has no kernel for a later one, it has none for the
      * first. */
     int narrow = widest <= 256 && !skl_gpu_wants_tops(w) && !w->result[SKL_ROW_tv].data && !w->listed.given &&
+                 !w->topk.k &&
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
     plan->mixed = skl_gpu_mixes(w);
@@ -278,7 +280,8 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
     struct skl_gpu_memory *m = &plan->offset;
     int64_t rows = w->rows, row_tiles = plan->heads * ((w->n + SKL_RANGE_ROWS - 1) / SKL_RANGE_ROWS);
-    int sweeps = plan->call != SKL_CALL_BACKWARD, both = plan->call == SKL_CALL_VALUE_AND_GRAD;
+    int sweeps = plan->call != SKL_CALL_BACKWARD && plan->call != SKL_CALL_TOPK,
+        both = plan->call == SKL_CALL_VALUE_AND_GRAD;
     int masses = skl_gpu_wants_either(w, SKL_ROW_mass_s) || skl_gpu_wants_either(w, SKL_ROW_sink_mass_s),
         others = sweeps && skl_gpu_wants_others(w);
     int twice = both || ((skl_sweeps(w->form) == 2 || skl_gpu_finishes_labels(w) || masses || others) &&
@@ -411,6 +414,18 @@ static void lay_keys(const struct skl_work *w, struct skl_gpu_plan *plan)
         }
 }
 
+static void lay_topk(const struct skl_work *w, struct skl_gpu_plan *plan)
+{
+    struct skl_gpu_memory *m = &plan->offset;
+    if (plan->call != SKL_CALL_TOPK)
+        return;
+    skl_gpu_shape_topk(w, w->limit > plan->bytes ? w->limit - plan->bytes : 0, plan);
+    int64_t rows = least(plan->slab_rows, w->n);
+    m->picks = take(plan, rows * plan->room * (int64_t)sizeof *m->picks);
+    m->picked = take(plan, rows * (int64_t)sizeof *m->picked);
+    m->slab = take(plan, rows * plan->slab_columns * (int64_t)sizeof(float));
+}
+
 /* A row is a block, and so is a head of it in a gradient; entries of a list are counted in 31 bits. */
 static enum skl_status check_keys(const struct skl_work *w)
 {
@@ -535,6 +550,7 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
     lay_details(w, plan);
     lay_lists(w, plan);
     lay_keys(w, plan);
+    lay_topk(w, plan);
     if (w->grads && !skl_on_support(w) && plan->family != SKL_FAMILY_KEYS)
         lay_gradients(w, plan);
     if (!w->limit_is_default && plan->bytes > w->limit)

@@ -53,6 +53,8 @@ struct skl_gpu_memory {
     char *gathered[SKL_GATHERED];
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
+    uint64_t *picks; /* lists of the largest scores: [rows of a slab][room], [rows of a slab] */
+    struct skl_gpu_picked *picked;
     char *slab;
     float *sum_a, *sum_b, *sum_bias;
     char *blas;
@@ -73,8 +75,9 @@ struct skl_gpu_plan {
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;
     int slab_rows, slab_columns;
-    int room;                     /* for the entries of a list, of columns or of keys: a power of two */
-    int block;                    /* keys of an entry */
+    int room;  /* for the entries of a list, of columns or of keys: a power of two; or for a row's picks */
+    int picks; /* that a list of the largest scores has */
+    int block; /* keys of an entry */
     struct skl_gpu_memory offset; /* as offsets from the workspace's start */
     size_t bytes;
 };
@@ -143,6 +146,9 @@ static inline int skl_gpu_gathers(const struct skl_work *w)
 /* The side as the copies are, without their addresses; and how many bytes each takes (mixture.c). */
 struct skl_work_side skl_gpu_gathered_side(const struct skl_work *w);
 void skl_gpu_gathered_bytes(const struct skl_work *w, int64_t bytes[SKL_GATHERED]);
+
+/* Lists of the largest scores (topk.c): rows and columns of a slab of them, within so many bytes, and a row's picks. */
+void skl_gpu_shape_topk(const struct skl_work *w, size_t limit, struct skl_gpu_plan *plan);
 
 /* w as skl_gpu_flat() made it. */
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,

@@ -10,6 +10,7 @@
  *     [push_sinks, sink_masses, sum_sinks]                          sinks: sinks.c
  *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
  *     [sort_keys, keys_lse before, keys_* for sweep and gradients]  lists of keys, indexers: keys.c
+ *     [*_scores, pick_scores, sort_picks instead of all below]      lists of the largest logits: topk.c
  *     [further sweeps, put_*]                                       details of rows: details.c
  *     sum_values                                                    reduced loss
  *     make_factors, gradient kernels                                for each side whose gradient is wanted
@@ -442,6 +443,8 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.head_m[1],
                     &m.head_minus_log_l[0],
                     &m.head_minus_log_l[1],
+                    &m.picks,
+                    &m.picked,
                     &m.members,
                     &m.sink_scores,
                     &m.gathered[SKL_GATHERED_A],
@@ -490,6 +493,8 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
         return sum_values(run);
     }
     SKL_TRY(find_ranges(run));
+    if (run->plan.call == SKL_CALL_TOPK)
+        return skl_gpu_list_largest(run);
     SKL_TRY(skl_gpu_list_keys(run));
     SKL_TRY(skl_gpu_gather(run));
     SKL_TRY(skl_gpu_find_members(run));

@@ -77,6 +77,12 @@ enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_r
                                    const struct skl_gpu_forward *forward);
 enum skl_status skl_gpu_key_grad(const struct skl_gpu_run *run, int x);
 
+/* ... scores of side 1 into a slab. */
+enum skl_status skl_gpu_score_keys(const struct skl_gpu_run *run, const struct skl_gpu_slab *slab);
+
+/* Lists of the largest logits (topk.c). */
+enum skl_status skl_gpu_list_largest(const struct skl_gpu_run *run);
+
 /* Details of rows (details.c). */
 enum skl_status skl_gpu_put_details(const struct skl_gpu_run *run);
 

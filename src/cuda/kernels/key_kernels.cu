@@ -7,6 +7,7 @@
  *     keys_kl       m, l and acc, as any sweep                                                a block a row
  *     keys_second   the two sums of a second sweep
  *     keys_top      the largest scores, or how many are above others
+ *     keys_scores   scores of side Q into a slab, for lists of the largest
  *     keys_rows     da = sum_j dx_j b_j; of an indexer da_k = sum_j dx_j w_k act'(<a_k, b_j>) b_j and
  *                   dw_k = sum_j dx_j act(<a_k, b_j>)            a warp a row, head and 256 entries of a vector
  *     keys_columns  db_j, the sum over the rows that see j, in their order     a warp 8 columns and 256 entries
@@ -149,6 +150,25 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_top(const __grid_c
         top.push(one, columns, args.forward.problem.columns);
     });
     top.write<32>(args.forward, threadIdx.x / 32, blockIdx.x, threadIdx.x % 32 == 0);
+}
+
+/* Of row blockIdx.x of the slab; only of the columns that it sees. */
+extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_scores(const __grid_constant__ skl_gpu_key_scores args)
+{
+    const skl_gpu_slab &slab = args.slab;
+    const uint32_t number = (uint32_t)slab.head * slab.grad.problem.n + slab.first_row + blockIdx.x;
+    const key_row row(args.keys, number);
+    const int first = max(row.range.lo, slab.first_column);
+    const int last = min(row.range.hi, slab.first_column + slab.columns);
+    float *const out = (float *)slab.slab + blockIdx.x * slab.ld - slab.first_column;
+    for (int warp = first + (int)(threadIdx.x & ~31); warp < last; warp += SKL_KEY_THREADS) {
+        const int column = warp + (int)threadIdx.x % 32 < last ? warp + (int)threadIdx.x % 32 : -1;
+        const float x = by_warp(number, column, [&](uint32_t r, int j, int lane) {
+            return key_score(args.keys, 1, r, key_row(args.keys, r), j, lane);
+        });
+        if (column >= 0)
+            out[column] = x;
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------- gradients --- */

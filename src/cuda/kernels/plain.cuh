@@ -209,8 +209,9 @@ template <class PUSH, class SCORES> SKL_DEVICE void sweep(const skl_gpu_forward 
     push.write(f, args);
 }
 
-/* A tile of the slab: dx(factors of the row, its terms, x_P, x_Q). */
-template <class SCORES, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, const SCORES &scores, DX dx)
+/* A tile of the slab: write(row, its place in the slab, x_P, x_Q). */
+template <class SCORES, class WRITE>
+SKL_DEVICE void slab_by(const skl_gpu_slab &args, const SCORES &scores, WRITE write)
 {
     __shared__ shared_tiles shared;
     const skl_gpu_grad &g = args.grad;
@@ -225,11 +226,18 @@ template <class SCORES, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args,
         int row = 4 * f.ty + (i >> 2), column = 4 * f.tx + (i & 3);
         if (row >= f.at.valid || blockIdx.y * TILE + column >= args.columns)
             continue;
-        const int64_t number = f.at.first + row;
-        put_element(
-            args.slab, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column, args.dtype,
-            dx(g.factors[number], terms_of(g.problem, g.references[number]), x[0][i >> 2][i & 3], x[1][i >> 2][i & 3]));
+        write(f.at.first + row, (int64_t)(blockIdx.x * TILE + row) * args.ld + blockIdx.y * TILE + column,
+              x[0][i >> 2][i & 3], x[1][i >> 2][i & 3]);
     }
+}
+
+/* dx(factors of the row, its terms, x_P, x_Q). */
+template <class SCORES, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, const SCORES &scores, DX dx)
+{
+    const skl_gpu_grad &g = args.grad;
+    slab_by(args, scores, [&](int64_t row, int64_t at, float x_p, float x_q) {
+        put_element(args.slab, at, args.dtype, dx(g.factors[row], terms_of(g.problem, g.references[row]), x_p, x_q));
+    });
 }
 
 }  // namespace

@@ -256,8 +256,9 @@ SKL_DEVICE void write_row(const skl_gpu_slab &args, int64_t row, int64_t row_of_
     }
 }
 
-/* One tile of the slab a block. dx(grad, factors of the row, its terms, x_P, x_Q). */
-template <int TYPE, class PARTS, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX dx)
+/* One tile of the slab a block. write(row, its number in the slab, column, empty, x_P, x_Q, i) has the scores of row i
+ * of a group of 16 columns; empty: no row of the tile sees it, and nothing was made. */
+template <int TYPE, class PARTS, class WRITE> SKL_DEVICE void slab_by(const skl_gpu_slab &args, WRITE write)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     const skl_gpu_grad &g = args.grad;
@@ -282,10 +283,34 @@ template <int TYPE, class PARTS, class DX> SKL_DEVICE void slab(const skl_gpu_sl
         for (int i = 0; i < 2 * MT; i++) {
             const int row = f.row_in_tile(i >> 1, i & 1);
             if (row < f.at.valid)
-                write_row<TYPE>(args, f.at.first + row, blockIdx.x * ROWS + row, column, empty, x[0][group],
-                                x[1][group], i, dx);
+                write(f.at.first + row, (int64_t)(blockIdx.x * ROWS + row), column, empty, x[0][group], x[1][group], i);
         }
     }
+}
+
+/* dx(grad, factors of the row, its terms, x_P, x_Q). */
+template <int TYPE, class PARTS, class DX> SKL_DEVICE void slab(const skl_gpu_slab &args, DX dx)
+{
+    slab_by<TYPE, PARTS>(args, [&](int64_t row, int64_t row_of_slab, int column, bool empty,
+                                   const float(&x_p)[MT][2][4], const float(&x_q)[MT][2][4],
+                                   int i) { write_row<TYPE>(args, row, row_of_slab, column, empty, x_p, x_q, i, dx); });
+}
+
+/* Q's scores as they are, f32. What no row of the tile sees, nobody reads. */
+template <int TYPE, class PARTS> SKL_DEVICE void slab_of_scores(const skl_gpu_slab &args)
+{
+    slab_by<TYPE, PARTS>(args, [&](int64_t, int64_t row_of_slab, int column, bool empty, const float(&x_p)[MT][2][4],
+                                   const float(&x_q)[MT][2][4], int i) {
+        float *const out = (float *)args.slab + row_of_slab * args.ld - args.first_column;
+        float x[2][4];
+        row_of(x_p, x_q, i, x);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int at = column + (j >> 1) * 8 + (threadIdx.x & 3) * 2 + (j & 1);
+            if (!empty && at < args.first_column + args.columns)
+                out[at] = x[1][j];
+        }
+    });
 }
 
 }  // namespace

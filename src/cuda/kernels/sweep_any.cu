@@ -5,7 +5,7 @@
  *
  *     x_P = A_P B_P^T,  x_Q = A_Q B_Q^T       [64 x 64] a tile, 4 x 4 of each side a thread
  *     kl, jsd, second, top, rest: push of the columns into the rows' states;   dz, second_dz: dx of the tile into a
- *     slab rest needs x_Q alone, and makes no other
+ *     slab;   scores: x_Q of the tile into one. rest and scores need x_Q alone, and make no other
  *
  * second and second_dz are for the divergences of column.cuh, whatever the operands are: chosen at run time, once a
  * tile.
@@ -95,6 +95,11 @@ extern "C" __global__ void __launch_bounds__(256) skl_plain_top(const __grid_con
 extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_rest(const __grid_constant__ skl_gpu_forward args)
 {
     sweep_sides<plain_rows<row_rest>>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_scores(const __grid_constant__ skl_gpu_slab args)
+{
+    slab_by(args, two_sides<false>(), [&](int64_t, int64_t at, float, float x_q) { ((float *)args.slab)[at] = x_q; });
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) skl_plain_dz(const __grid_constant__ skl_gpu_slab args)

@@ -5,8 +5,8 @@
  *
  *     x_P = A_P B_P^T over dim_P, then x_Q = A_Q B_Q^T over dim_Q          [ROWS x COLUMNS] a tile, both in registers
  *     kl, jsd, second, top, rest: push of the tile's columns into the rows' states;   dz, second_dz: dx of the tile
- *     into a slab, rounded to 16 bits. second and second_dz are for the divergences of column.cuh, of any width. rest
- *     makes x_Q alone
+ *     into a slab, rounded to 16 bits; scores: x_Q of the tile into one, f32. second and second_dz are for the
+ *     divergences of column.cuh, of any width. rest and scores make x_Q alone
  *
  *   registers  logits 2 x 64; fragments 16 + 8; states 20 a thread, 255 in all
  *   shared     3 stages x 256 rows x 128 bytes = 96 KiB, and the rows' ranges: fits the 99 KiB of sm_120
@@ -74,5 +74,6 @@ KERNEL(SKL_TYPE, jsd, skl_gpu_forward, (sweep_sides<SKL_TYPE, push_jsd<MT, 2>>(a
 KERNEL(SKL_TYPE, second, skl_gpu_forward, (sweep_sides<SKL_TYPE, push_second<MT, 2>>(args)))
 KERNEL(SKL_TYPE, top, skl_gpu_forward, (sweep_sides<SKL_TYPE, push_rows<MT, 2, row_top>>(args)))
 KERNEL(SKL_TYPE, rest, skl_gpu_forward, (sweep_sides<SKL_TYPE, push_rows<MT, 2, row_rest>>(args)))
+KERNEL(SKL_TYPE, scores, skl_gpu_slab, (slab_of_scores<SKL_TYPE, two_sides<false>>(args)))
 KERNEL(SKL_TYPE, dz, skl_gpu_slab, (slab<SKL_TYPE, two_sides<true>>(args, dx_of)))
 KERNEL(SKL_TYPE, second_dz, skl_gpu_slab, (slab<SKL_TYPE, two_sides<true>>(args, dx_of_column)))
