@@ -324,8 +324,8 @@ def on_device(
     saved: Sequence[View] = (),
     states: int = 0,
 ) -> None:
-    """value(), value_and_grad(), backward() or partial() on views of a CUDA device; value: the address of a double
-    there, or 0."""
+    """value(), value_and_grad(), backward(), partial() or topk() on views of a CUDA device; value: the address of a
+    double there, or 0."""
     out = None if call == _c.PARTIAL else _outputs(rows, grads, value)
     size = ctypes.c_size_t()
     problem = _problem(views, options, 0, None, device.stream)
@@ -338,6 +338,7 @@ def on_device(
         elif call == _c.BACKWARD:
             status = _c.lib.skl_backward(problem, _outputs(saved, ()), out)
         else:
-            status = (_c.lib.skl_value_and_grad if call == _c.VALUE_AND_GRAD else _c.lib.skl_value)(problem, out)
+            names = {_c.VALUE: "skl_value", _c.VALUE_AND_GRAD: "skl_value_and_grad", _c.TOPK: "skl_topk"}
+            status = getattr(_c.lib, names[call])(problem, out)
     if status != _c.OK:
         raise error_of(status, options[USE], views)

@@ -150,6 +150,9 @@ def _topk(*args) -> List[Tensor]:
     kept, options = [_last_contiguous(t) for t in args[:INPUTS]], args[INPUTS:END]
     out = _topk_outputs(*args)
     rows = _views(out, row_bits(*("topk_ids", "topk_logprobs", "tail_logprob")[: len(out)]), len(_c.ROWS))
+    if _cuda_index(kept[0]) >= 0:
+        _on_device(_c.TOPK, kept, options, rows=rows)
+        return out
     _call.topk([*map(_view, kept)], _work(kept[0], kept[1]), options, torch.get_num_threads(), rows)
     return out
 

@@ -106,8 +106,8 @@ def attention_kl(
         gradient; needed where only one side has them.
     details: names of what is to be told of each query, without gradient: the result is then (loss, dict) of tensors
         [B, H, N], packed [total_q, H]. kl, lse_s, lse_t, entropy_s, entropy_t, top1_s, top1_t (the key; 0 where there is
-        none), agree, rank_s, rank_t, reverse, jsd, tv as in linear_kl, sink_mass_s, sink_mass_t; and sum and count. On the
-        CPU.
+        none), agree, rank_s, rank_t, reverse, jsd, tv as in linear_kl, sink_mass_s, sink_mass_t; and sum and count. On
+        CUDA those of packed sequences and of mixed heads are refused by name, where there is no kernel for them.
 
     divergence: with t the teacher's and s the student's distribution,
         "forward" KL(t || s), "reverse" KL(s || t),
@@ -150,8 +150,6 @@ def attention_kl(
         return distributed.attention(tensors, options, return_lse, distributed.Place(*where))
     if details and return_lse:
         raise bad("return_lse", True, "with details, ask for 'lse_s' and 'lse_t' there")
-    if details and getattr(q_s, "is_cuda", False):
-        raise bad("details", tuple(details), "on CUDA attention tells none: return_lse=True gives LSEs", RuntimeError)
     made = make_options(_c.ATTENTION, options)
     sinks = sinks_that_count(sink_s, sink_t, sink)
     of_heads, of_keys = (lse_t, head_map), (cu_seqlens_q, cu_seqlens_k, support)

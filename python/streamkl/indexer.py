@@ -100,8 +100,8 @@ def indexer_topk(
     stored, only tiles of it.
 
     q_i, k_i, w_i, relu, scale_i, causal, begin, end, window, cu_seqlens_q, cu_seqlens_k: as in indexer_kl; with packed
-    sequences keys count from the first of their sequence. No gradient goes through a choice. On the CPU; CUDA tensors are
-    refused.
+    sequences keys count from the first of their sequence. No gradient goes through a choice. On CUDA right, and slow, as
+    indexer_kl is.
     """
     count, options = check_count(k), indexer_options(relu, scale_i, causal, window)
     inputs = indexer_inputs(dict(q_i=q_i, k_i=k_i, w_i=w_i), None, begin, end, None, cu_seqlens_q, cu_seqlens_k)

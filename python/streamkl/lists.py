@@ -6,18 +6,14 @@
     rest = LSE of unit u off S        LSE = log(e^rest + sum over S of e^(unit u))
     logprobs = unit u - LSE           tail_logprob = rest - LSE
 
-On the CPU C makes them (skl_topk). C has none for CUDA tensors: torch's matmul and topk do it there, below. The vocabulary is
-read once for each block of rows, in slices. A slice's scores lie behind the k best so far in one buffer [rows, k + width];
-the k best of both stay, everything else, what they displace too, is summed up into rest. So rest is a sum over what is not
-listed, and never 1 minus the others. Buffers are of a few MiB, whatever N, V and D are; sums and logarithms of a row are in
-float64.
+C makes them (skl_topk), on the CPU and on CUDA. rest is a sum over what is not listed, and never 1 minus the others.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -31,8 +27,6 @@ from ._ops import topk
 from ._options import bad
 from ._topk import Lists, head_options
 
-_ENTRIES = 1 << 20  # of a buffer: 4 MiB of f32
-_WIDTH = 4096  # most columns of a slice
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 _NAMES = ("ids", "logprobs", "tail_logprob")
 
@@ -64,12 +58,12 @@ def topk_of(
     """The k likeliest ids of each token, their log-probabilities and that of all others together, without storing logits.
 
     x_t [..., D], w_t [V, D]: the teacher's hidden states and unembedding, f32, bf16 or f16, each its own; products are in
-        f32: streamkl's own on the CPU, torch's matmul on a GPU.
-    k: from 1 to the number of columns. Of equal logits the lower id comes first; NaN counts as +inf (on a GPU as more).
+        f32.
+    k: from 1 to the number of columns. Of equal logits the lower id comes first; NaN counts as +inf.
     temperature: at which the probabilities are; say it to linear_topk_kl as stored_temperature.
     bias, scale, softcap, columns: as in linear_kl.
 
-    There is no gradient. Extra memory is some MiB, for any number of tokens and columns; it grows with k.
+    There is no gradient. Extra memory is some MiB (on CUDA a hundred), for any number of tokens and columns; it grows with k.
     """
     for name, t in (("x_t", x_t), ("w_t", w_t), *((("bias", bias),) if bias is not None else ())):
         check_operand(name, t)
@@ -81,100 +75,8 @@ def topk_of(
             raise bad(f"{name}.device", str(t.device), f"it must be that of x_t, {x_t.device}")
     rows = x_t.shape[:-1]
     x = x_t.reshape(rows.numel(), x_t.shape[-1])
-    if x.is_cuda:
-        ids, logprobs, tail_logprob = _by_torch(x, _head(w_t, bias, scale, softcap, columns, temperature), k)
-    else:
-        ids, logprobs, tail_logprob = topk(*_c.named_inputs(a_s=x, b_s=w_t, bias_s=bias), *made, k, True)
+    ids, logprobs, tail_logprob = topk(*_c.named_inputs(a_s=x, b_s=w_t, bias_s=bias), *made, k, True)
     return Lists(ids.view(*rows, k), logprobs.view(*rows, k), tail_logprob.view(rows))
-
-
-# ---- with torch's products, for CUDA tensors
-
-
-class _Head(NamedTuple):
-    """What makes scores of hidden states, over the first 'columns' rows of w."""
-
-    w: Tensor
-    bias: Optional[Tensor]
-    scale: float
-    softcap: float  # 0 is none
-    columns: int
-    unit: float
-
-
-def _head(w: Tensor, bias=None, scale=None, softcap=None, columns=None, temperature=1.0) -> _Head:
-    factor, cap = 1.0 if scale is None else float(scale), 0.0 if softcap is None else float(softcap)
-    return _Head(w, bias, factor, cap, columns or len(w), (1 if cap else abs(factor)) / float(temperature))
-
-
-def _by_torch(x: Tensor, head: _Head, k: int) -> Tuple[Tensor, Tensor, Tensor]:
-    """The lists of rows x [N, D]."""
-    ids = torch.empty(len(x), k, dtype=torch.int32, device=x.device)
-    logprobs = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
-    tail_logprob = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    height, width = _block(k, x.shape[1], head.columns)
-    for some in _slices(len(x), height):
-        ids[some], logprobs[some], tail_logprob[some] = _block_lists(x[some].float(), head, k, width)
-    return ids, logprobs, tail_logprob
-
-
-def _block(k: int, dim: int, columns: int) -> Tuple[int, int]:
-    """Rows and columns at once: x, w and the buffer [rows, k + width] have about _ENTRIES each at most."""
-    width = max(1, min(columns, _WIDTH, _ENTRIES // max(dim, 1)))
-    return max(1, _ENTRIES // max(dim, k + width)), width
-
-
-def _slices(n: int, step: int) -> Iterator[slice]:
-    return (slice(first, min(first + step, n)) for first in range(0, n, step))
-
-
-def _block_lists(x: Tensor, head: _Head, k: int, width: int) -> Tuple[Tensor, Tensor, Tensor]:
-    """ids, logprobs and tail_logprob of some rows."""
-    buffer = torch.empty(len(x), k + width, dtype=torch.float32, device=x.device)
-    ids = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)  # none yet: kept is 0
-    rest = torch.full((len(x), 1), -torch.inf, dtype=torch.float64, device=x.device)
-    best = buffer[:, :0]
-    for columns in _slices(head.columns, width):
-        kept = best.shape[1]
-        u = buffer[:, k - kept : k + columns.stop - columns.start]  # equal ones are in the order of their ids
-        u[:, :kept] = best
-        _scores(x, head, columns, u[:, kept:])
-        at = _largest(u, min(k, u.shape[1]))
-        old = ids.gather(1, at.clamp(max=ids.shape[1] - 1))
-        ids = torch.where(at < kept, old, at - kept + columns.start)
-        best = u.gather(1, at)
-        rest = torch.logaddexp(rest, _lse_in_place(u.scatter_(1, at, -torch.inf), head.unit))
-    lse = torch.logaddexp(rest, _lse_in_place(best.clone(), head.unit))
-    logprobs = (best.double() * head.unit - lse).clamp_(max=0)
-    return ids.int(), logprobs.float(), (rest - lse).clamp_(max=0).float()[:, 0]
-
-
-def _scores(x: Tensor, head: _Head, columns: slice, out: Tensor) -> None:
-    torch.mm(x, head.w[columns].float().T, out=out)  # with out=, autocast leaves it in f32
-    if head.bias is not None:
-        out += head.bias[columns].float()
-    if head.softcap:
-        out.mul_(head.scale / head.softcap).tanh_().mul_(head.softcap)
-    elif head.scale < 0:
-        out.neg_()
-
-
-def _largest(u: Tensor, k: int) -> Tensor:
-    """Where the k largest of each row are, in order; of equal ones the first come first. topk promises that of no two."""
-    values, at = u.topk(k)
-    undecided = (u >= values[:, -1:]).sum(1, dtype=torch.int32) > k  # some that equal the last one are left out
-    if undecided.any():
-        at[undecided] = u[undecided].sort(descending=True, stable=True).indices[:, :k]
-    at = at.sort().values
-    return at.gather(1, u.gather(1, at).sort(descending=True, stable=True).indices)
-
-
-def _lse_in_place(u: Tensor, unit: float) -> Tensor:
-    """log of the sum of e^(unit u), [rows, 1] in float64; -inf if nothing is there. u is lost."""
-    most = u.amax(1, keepdim=True)
-    most = most.masked_fill(most == -torch.inf, 0)
-    total = u.sub_(most).mul_(unit).exp_().sum(1, keepdim=True, dtype=torch.float64)
-    return most.double() * unit + total.log()
 
 
 # ---- files

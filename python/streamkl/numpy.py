@@ -54,6 +54,7 @@ __all__ = [
     "linear_backward",
     "linear_cross_entropy",
     "linear_kl",
+    "linear_logsumexp",
     "linear_partial",
     "linear_topk_kl",
     "merge",
@@ -307,11 +308,33 @@ def linear_cross_entropy(
     **options: Unpack[CrossEntropyOptions],
 ) -> Result:
     """streamkl.linear_cross_entropy for arrays. grads: of "x", "w" and "bias"."""
-    names = {"x": "x_s", "w": "w_s", "bias": "bias_s"}
-    check_grads(grads, {"x": x, "w": w, "bias": bias})
     call = _linear(x, w, None, None, bias, None, weight, labels, mass_ids)
-    own, fields = [names[name] for name in grads], {"label_weight": 1.0}
-    result: Any = _divergence(call, _c.CROSS_ENTROPY, options, False, own, details, teacher=False, fields=fields)
+    return _one_side(call, _c.CROSS_ENTROPY, options, grads, details, fields={"label_weight": 1.0})
+
+
+def linear_logsumexp(
+    x: Array,
+    w: Array,
+    *,
+    bias: Optional[Array] = None,
+    scale: Optional[float] = None,
+    softcap: Optional[float] = None,
+    columns: Optional[int] = None,
+    threads: int = 0,
+    grads: Sequence[str] = (),
+) -> Result:
+    """streamkl.linear_logsumexp for arrays: x.shape[:-1]. grads: of "x", "w" and "bias"; those of the sum of all."""
+    call = _linear(x, w, None, None, bias, None, None, np.zeros(np.shape(x)[:-1], np.int64))
+    numbers = dict(scale_s=scale, softcap_s=softcap, columns=columns, threads=threads)
+    return _one_side(call, _c.LINEAR, dict(lse_weight=1.0, reduction="none", **numbers), grads)
+
+
+def _one_side(call: Call, use: int, given: Mapping[str, Any], grads: Sequence[str], *args: Any, **more: Any) -> Result:
+    """_divergence of a student alone, whose operands have no side in their names."""
+    names = {"x": "x_s", "w": "w_s", "bias": "bias_s"}
+    check_grads(grads, {name: call.operands[own] for name, own in names.items()})
+    own = [names[name] for name in grads]
+    result: Any = _divergence(call, use, given, False, own, *args, teacher=False, **more)
     return (result[0], {name: result[1][names[name]] for name in grads}) if grads else result
 
 

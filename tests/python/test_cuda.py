@@ -78,6 +78,9 @@ class Library:
     def skl_backward(self, *structures):
         return self._run("skl_backward", *structures)
 
+    def skl_topk(self, *structures):
+        return self._run("skl_topk", *structures)
+
     def skl_partial(self, problem, saved, states):
         gpu, moved = self._moved([problem] if saved is None else [problem, saved])
         assert gpu[0] == STREAM and gpu[2] == WORKSPACE
@@ -153,6 +156,40 @@ def test_as_on_the_cpu(request, make, run, divergence, reduction):
     assert library.calls == [*forward, "skl_value"]
     for x, y in zip(got, want):
         assert x.dtype == y.dtype and torch.equal(x, y)
+
+
+@pytest.mark.parametrize("make, run", [(linear, streamkl.linear_kl), (attention, streamkl.attention_kl)])
+def test_details_as_on_the_cpu(request, make, run):
+    names = ("kl", "entropy_s", "top1_t", "agree", "reverse", "jsd", "tv", "sum", "count")
+
+    def results():
+        args, more = make()
+        loss, told = run(*args, **more, details=names)
+        return [loss, *told.values()]
+
+    want = results()
+    request.getfixturevalue("believe")
+    library = request.getfixturevalue("library")
+    assert all(torch.equal(x, y) for x, y in zip(results(), want))
+    assert library.calls == ["skl_value_and_grad"]
+
+
+def lists():
+    """Of a head, and of an indexer."""
+    torch.manual_seed(3)
+    x, w, bias = torch.randn(2, 5, 8), torch.randn(40, 8, dtype=torch.bfloat16), torch.randn(40)
+    (q_i, k_i, w_i, _, _), _ = indexer()
+    heads = [streamkl.topk_of(x, w, k, bias=bias, temperature=2.0, softcap=3.0) for k in (1, 7, 40)]
+    return [*(t for made in heads for t in made), streamkl.indexer_topk(q_i, k_i, w_i, 4, relu=False)]
+
+
+def test_lists_as_on_the_cpu(request):
+    want = lists()
+    request.getfixturevalue("believe")
+    library = request.getfixturevalue("library")
+    got = lists()
+    assert library.calls == ["skl_topk"] * 4
+    assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(got, want))
 
 
 def test_any_order(believe, library):
@@ -307,6 +344,18 @@ def test_on_a_gpu(make, run, reduction):
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
     for t, grad in zip(there, grads):
         torch.testing.assert_close(t.grad.cpu(), grad, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or not _c.lib.skl_cuda_devices(), reason="no CUDA device")
+def test_lists_on_a_gpu():
+    """Never run by those who wrote it. Small whole numbers: the ids have one right order."""
+    x, w = torch.randint(-2, 3, (70, 24)).float(), torch.randint(-2, 3, (3000, 24)).float()
+    for dtype in reference.DTYPES:
+        want = streamkl.topk_of(x.to(dtype), w.to(dtype), 50)
+        got = streamkl.topk_of(x.to(dtype).cuda(), w.to(dtype).cuda(), 50)
+        assert torch.equal(got.ids.cpu(), want.ids)
+        torch.testing.assert_close(got.logprobs.cpu(), want.logprobs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.tail_logprob.cpu(), want.tail_logprob, rtol=1e-5, atol=1e-5)
 
 
 def test_labels_of_a_device_are_looked_at_if_asked():

@@ -77,6 +77,12 @@ def test_dtypes_and_support():
         assert streamkl.indexer_kl(**x, support=support) > 0
 
 
+def test_in_one_graph():
+    x = whole(19, 37, 2)
+    f = lambda **x: streamkl.indexer_topk(**x, k=5)  # noqa: E731
+    assert torch.equal(torch.compile(f, fullgraph=True)(**x), f(**x))
+
+
 def test_nan_counts_as_the_largest():
     x = whole(19, 37, 2)
     x["k_i"][0, 11] = torch.nan

@@ -135,6 +135,29 @@ def test_logsumexp():
     reference.compare(ours, theirs, {"x_s": x["x_s"], "w_s": x["w_s"]}, ("x_s", "w_s"))
 
 
+def test_logsumexp_everywhere():
+    """Of arrays, in one graph, under autocast: the same numbers."""
+    x, _ = problem()
+    leaves = [t.requires_grad_() for t in (x["x_s"], x["w_s"], torch.randn(333))]
+    more = dict(softcap=7.0, columns=300)
+    f = lambda x, w, bias: streamkl.linear_logsumexp(x, w, bias=bias, **more)  # noqa: E731
+    want = f(*leaves)
+    grads = torch.autograd.grad(want.sum(), leaves)
+    compiled = torch.compile(f, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = f(*leaves)
+    for got in (compiled(*leaves), cast):
+        assert got.dtype is torch.float32 and torch.equal(got, want)
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(got.sum(), leaves), grads))
+    x, w, bias = (t.detach().numpy() for t in leaves)
+    lse, found = streamkl.numpy.linear_logsumexp(x, w, bias=bias, grads=("x", "w", "bias"), **more)
+    for one in (lse, streamkl.numpy.linear_logsumexp(x, w, bias=bias, **more)):
+        assert one.shape == want.shape
+        np.testing.assert_allclose(one, want.detach().numpy(), rtol=5e-7)
+    for name, grad in zip(("x", "w", "bias"), grads):
+        reference.close(torch.from_numpy(found[name]), grad, 1e-5, name)
+
+
 @pytest.mark.parametrize("temperature", (1.0, 3.0))
 @pytest.mark.parametrize("grads", (False, True))
 def test_details(temperature, grads):

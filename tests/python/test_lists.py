@@ -12,7 +12,6 @@ import documents
 import reference
 import streamkl
 import streamkl.numpy
-from streamkl import lists
 
 V, K = 333, 9
 SHAPES = [  # of a logit
@@ -50,34 +49,19 @@ def agree(x, w, k, got, **shape):
         torch.testing.assert_close(mine.double(), want, rtol=5e-7, atol=3e-6)
 
 
-def by_torch(x, w, k, **shape):
-    """What CUDA tensors take, here on the CPU."""
-    made = lists._by_torch(x.reshape(-1, x.shape[-1]), lists._head(w, **shape), k)
-    return lists.Lists(*(t.view(*x.shape[:-1], *t.shape[1:]) for t in made))
-
-
-@pytest.fixture(params=("C", "torch", "torch in slices"))
-def topk_of(request, monkeypatch):
-    """In slices of 83 columns and blocks of some 20 rows, or as it comes."""
-    if request.param == "torch in slices":
-        monkeypatch.setattr(lists, "_ENTRIES", 2000)
-        monkeypatch.setattr(lists, "_WIDTH", 83)
-    return streamkl.topk_of if request.param == "C" else by_torch
-
-
 @pytest.mark.parametrize("dtype", reference.DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_definition(shape, dtype, topk_of):
+def test_the_definition(shape, dtype):
     x, w = teacher(dtype=dtype)
     if shape.get("bias"):
         shape = {**shape, "bias": torch.randn(V).to(dtype)}
-    agree(x, w, K, topk_of(x, w, K, **shape), **shape)
+    agree(x, w, K, streamkl.topk_of(x, w, K, **shape), **shape)
 
 
 @pytest.mark.parametrize("k", (1, 82, 83, 84, V - 1, V))
-def test_any_number_of_ids(k, topk_of):
+def test_any_number_of_ids(k):
     x, w = teacher()
-    got = topk_of(x, w, k)
+    got = streamkl.topk_of(x, w, k)
     agree(x, w, k, got)
     assert (got.tail_logprob == -math.inf).all() == (k == V)
     assert (got.ids.sort(-1).values.diff(dim=-1) > 0).all()  # nothing twice
@@ -93,58 +77,79 @@ def test_leading_dimensions(rows):
 
 
 @pytest.mark.parametrize("k", (1, 3, 50, 120, 200))
-def test_equal_logits_take_the_lower_id(k, topk_of):
+def test_equal_logits_take_the_lower_id(k):
     """Small integers: products are exact, and nearly all logits have equals, in their slice and in others."""
     x, w = torch.randint(-1, 2, (40, 6)).float(), torch.randint(-1, 2, (V, 6)).float()
     x[7] = 0
     ids = definition(x, w, k)[0]
-    got = topk_of(x, w, k)
+    got = streamkl.topk_of(x, w, k)
     assert torch.equal(got.ids.long(), ids) and torch.equal(got.ids[7], torch.arange(k).int())
 
 
-def test_the_rest_is_a_sum_of_its_own(topk_of):
+def test_the_rest_is_a_sum_of_its_own():
     """A teacher that is sure: 1 - sum would be 0, the rest is e^-60 and less."""
     x, w = teacher((11,))
     w[200] = x[0] * 0  # one column far above the others, by its bias
     bias = torch.zeros(V)
     bias[200] = 90.0
-    got = topk_of(x, w, 1, bias=bias)
+    got = streamkl.topk_of(x, w, 1, bias=bias)
     want = definition(x, w, 1, bias=bias)[2]
     assert (got.ids == 200).all() and (got.logprobs == 0).all() and want.max() < -60
     torch.testing.assert_close(got.tail_logprob.double(), want, rtol=1e-6, atol=0)
 
 
-def test_large_logits_that_share_an_offset(topk_of):
+def test_large_logits_that_share_an_offset():
     """The differences count, at the temperature: nothing is rounded at the size of the scaled logits, 1e-4. What C drops
     when, and so the order of its sums, goes by the bits of the scores."""
     x, w = torch.randint(-3, 4, (9, 6)).float(), torch.randint(-3, 4, (V, 6)).float()
-    want = topk_of(x, w, K, scale=1 / 3)
-    got = topk_of(x, w, K, scale=1 / 3, bias=torch.full((V,), 4096.0))
+    want = streamkl.topk_of(x, w, K, scale=1 / 3)
+    got = streamkl.topk_of(x, w, K, scale=1 / 3, bias=torch.full((V,), 4096.0))
     assert torch.equal(got.ids, want.ids)
     for a, b in ((got.logprobs, want.logprobs), (got.tail_logprob, want.tail_logprob)):
-        torch.testing.assert_close(a, b, rtol=2e-7, atol=2e-7 if topk_of is streamkl.topk_of else 0)
+        torch.testing.assert_close(a, b, rtol=2e-7, atol=2e-7)
 
 
-def test_words_that_cannot_be(topk_of):
+def test_words_that_cannot_be():
     x, w = teacher((3,))
     bias = torch.zeros(V)
     bias[5:] = -math.inf
-    got = topk_of(x, w, K, bias=bias)
+    got = streamkl.topk_of(x, w, K, bias=bias)
     assert (got.ids[:, 5:] == torch.arange(5, K)).all() and (got.logprobs[:, 5:] == -math.inf).all()
     torch.testing.assert_close(got.logprobs.exp().sum(-1), torch.ones(3))
     assert (got.tail_logprob == -math.inf).all()
 
 
-def test_nan_stays_in_its_row(topk_of):
+def test_nan_stays_in_its_row():
     x, w = teacher((30,))
-    want = topk_of(x, w, K)
+    want = streamkl.topk_of(x, w, K)
     x[4, 0], x[17, 3] = math.nan, math.inf
-    got = topk_of(x, w, K)
+    got = streamkl.topk_of(x, w, K)
     good = torch.ones(30, dtype=torch.bool)
     good[[4, 17]] = False
     assert all(torch.equal(a[good], b[good]) for a, b in zip(got, want))
     assert got.logprobs[~good].isnan().all() and got.tail_logprob[~good].isnan().all()
     assert ((got.ids >= 0) & (got.ids < V)).all()
+
+
+def test_in_torch():
+    """The operator, and one graph that makes lists and learns from them."""
+    from streamkl import _c, _ops
+    from streamkl._options import make_options
+
+    (x_t, w_t), (x_s, w_s) = teacher(), teacher()
+    options = make_options(_c.LINEAR, {})
+    for sums in (False, True):
+        args = (*_c.named_inputs(a_s=x_t.flatten(0, 1), b_s=w_t), *options, K, sums)
+        torch.library.opcheck(_ops.topk, args)
+    x_s.requires_grad_()
+    module = streamkl.LinearTopKKLLoss(temperature=2.0)
+
+    def step(x_s, w_s, x_t, w_t):
+        return module(x_s, w_s, **streamkl.topk_of(x_t, w_t, K, temperature=2.0)._asdict())
+
+    got, want = torch.compile(step, fullgraph=True)(x_s, w_s, x_t, w_t), step(x_s, w_s, x_t, w_t)
+    assert torch.equal(got, want)
+    assert torch.equal(*(torch.autograd.grad(loss, x_s)[0] for loss in (got, want)))
 
 
 def test_modes_of_torch_change_nothing():
@@ -164,7 +169,7 @@ def of_arrays(x, w, k, **shape):
     """streamkl.numpy's lists, as tensors."""
     given = {name: t.float().numpy() if isinstance(t, torch.Tensor) else t for name, t in shape.items()}
     made = streamkl.numpy.topk_of(x.numpy(), w.numpy(), k, **given)
-    return lists.Lists(*map(torch.from_numpy, made))
+    return streamkl.Lists(*map(torch.from_numpy, made))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -234,16 +239,13 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
-def test_memory_is_flat(dtype, monkeypatch):
-    """In the numbers of rows and of columns: all but operands and results is of the size of a block, 8 bytes an entry."""
-    torch.set_num_threads(1)  # many small steps
-    entries = 1 << 14
-    monkeypatch.setattr(lists, "_ENTRIES", entries)
-    for n, v, d in ((100, 2000, 32), (800, 2000, 32), (100, 9000, 32)):
-        x, w = teacher((n,), v, d, dtype)
+def test_nothing_but_the_lists_is_made(dtype):
+    """By torch; what C takes besides does not depend on the numbers of rows and columns: tests/test_topk.c."""
+    for n, v in ((100, 2000), (800, 2000), (100, 9000)):
+        x, w = teacher((n,), v, 32, dtype)
         with Largest(x, w) as largest:
-            by_torch(x, w, 4)
-        assert 2 * entries < largest.bytes <= 8 * entries < n * v * 4 / 5, (n, v, d)
+            streamkl.topk_of(x, w, 4)
+        assert largest.bytes == n * 4 * 4
 
 
 # ---- as a teacher, from a file

@@ -427,6 +427,7 @@ def test_raw_logits_where_they_are_renormalised():
 @kinds
 def test_operators(tail, divergence):
     from streamkl import _c, _ops
+    from streamkl._autograd import saved_rows_of
     from streamkl._inputs import linear_inputs
     from streamkl._options import make_options
 
@@ -437,3 +438,6 @@ def test_operators(tail, divergence):
     )
     torch.library.opcheck(_ops.value, (*inputs, *options, _ops.row_bits("loss", "m_rest", "l_rest")))
     torch.library.opcheck(_ops.value_and_grad, (*inputs, *options, _ops.row_bits("loss"), 3))
+    kept = saved_rows_of(options, inputs)
+    saved = _ops.value(*inputs, *options, kept)[1:]
+    torch.library.opcheck(_ops.backward, (*inputs, *options, saved, kept, 3, 0))
