@@ -16,8 +16,9 @@ static void check_lists(struct kit_topk *f, const char *what)
     struct kit_topk_outcome o = kit_run_topk(f);
     kit_describe_topk(&f->c, text, sizeof text);
     CHECK(kit_topk_right(&o),
-          "%s: status %d (%s), ids %.2g logprobs %.2g tail %.2g LSE %.2g of their bounds, first in row %d%s: %s", what,
-          (int)o.status, o.status ? skl_last_error() : "", o.used[KIT_TOPK_IN_IDS], o.used[KIT_TOPK_IN_LOGPROBS],
+          "%s: status %d (%s), ids %.2g logprobs %.2g tail %.2g LSE %.2g of their bounds, expected <= 1, first in row "
+          "%d%s: %s",
+          what, (int)o.status, o.status ? skl_last_error() : "", o.used[KIT_TOPK_IN_IDS], o.used[KIT_TOPK_IN_LOGPROBS],
           o.used[KIT_TOPK_IN_TAIL], o.used[KIT_TOPK_IN_LSE], (int)o.row, o.spilt ? ", spilt" : "", text);
     test_context("%s", text);
     test_device_clean(what);
