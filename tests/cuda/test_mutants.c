@@ -5,8 +5,7 @@
  * be reported or give other bits than the whole one, in one of a few schedules. A survivor is either a hole in the
  * tests or an instruction that the kernel does not need.
  *
- * Prints the table of mutants with what killed them. STREAMKL_TEST_LONG=1: all units; an argument: those that contain
- * it.
+ * Prints the table of mutants with what killed them. An argument: only the units whose names contain it.
  */
 #include "families.h"
 
@@ -456,15 +455,6 @@ static struct tally mutate_unit(const char *unit)
     return tally;
 }
 
-/* The other units of the source are mutated only in a long test. */
-static int first_of_source(const struct test_listed *k)
-{
-    for (const struct test_listed *before = test_list; before < k; before++)
-        if (strcmp(before->source, k->source) == 0)
-            return 0;
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
     struct tally all = {0};
@@ -479,7 +469,7 @@ int main(int argc, char **argv)
         if (strcmp(unit, last) == 0)
             continue;
         memcpy(last, unit, sizeof last);
-        if (argc > 1 ? !strstr(unit, argv[1]) : !first_of_source(k) && !test_long())
+        if (argc > 1 && !strstr(unit, argv[1]))
             continue;
         double start = test_cpu_seconds();
         struct tally t = mutate_unit(unit);
