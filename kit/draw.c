@@ -198,7 +198,7 @@ struct kit_case kit_random_device_mixture(struct kit_random *r)
 struct kit_case kit_random_device_sinks(struct kit_random *r)
 {
     struct kit_case c = kit_random_sinks(r);
-    if (c.packed || c.mix > 1)
+    if (c.mix > 1)
         c.details = 0, c.mass_ids = 0; /* it does not tell all of them */
     kit_for_device(&c, r);
     return c;

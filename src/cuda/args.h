@@ -358,6 +358,7 @@ struct skl_gpu_put_tops {
     int64_t rows;
     int32_t heads, n, slots, reserved;
     struct skl_gpu_vector to[2]; /* of each side: top1, or rank; i32 */
+    struct skl_gpu_packed packed;
 };
 
 /* put_masses: the mass of some columns of a row, a dot product each. */
@@ -369,6 +370,7 @@ struct skl_gpu_put_masses {
     int32_t heads, n, columns, reserved;
     double unit;
     struct skl_gpu_vector m, l, to;
+    struct skl_gpu_packed packed;
 };
 
 /* A listed column: its score, and dz times the softcap's derivative. */

@@ -164,6 +164,9 @@ MUTANTS = [
     ('label_kernels.cu', 'label_kernels', 'mass_of(sign * flat)', 'SKL_NO_MASS', "smoothing's mass"),
     ('label_kernels.cu', 'label_kernels', 'sign * l.temperature / args.norm', 'sign / args.norm', "labels' temperature"),
     # Details
+    ('detail_kernels.cu', 'detail_kernels', 'best.column -= counted_from', 'best.column -= 0 * counted_from',
+     'the largest of a packed sequence, counted from the first'),
+    ('detail_kernels.cu', 'detail_kernels', 'column = first + id', 'column = id', "the mass of another sequence's columns"),
     ('detail_kernels.cu', 'detail_kernels', 'log(p.l) - p.acc / p.l', 'log(p.l)', 'the moment of an entropy'),
     ('detail_kernels.cu', 'detail_kernels', '(p.acc + q.acc) / 2', 'p.acc', 'the second half of a JSD'),
     ('detail_kernels.cu', 'detail_kernels', 't.x == best.x && t.column < best.column', 'false', 'a tie between splits'),

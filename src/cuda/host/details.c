@@ -70,7 +70,8 @@ static enum skl_status put_tops(const struct skl_gpu_run *run, enum skl_row_name
                                     .rows = w->rows,
                                     .heads = (int32_t)w->heads,
                                     .n = (int32_t)w->n,
-                                    .slots = run->plan.states};
+                                    .slots = run->plan.states,
+                                    .packed = skl_gpu_packed_of(w)};
     args.limits = limits;
     for (int side = 0; side < 2; side++) args.to[side] = skl_gpu_rows_of(&w->result[skl_of_side(w, of_s, side)]);
     return skl_gpu_start(run, SKL_ROLE_put_tops, skl_gpu_row_blocks(run, SKL_ROLE_put_tops), 1, &args, sizeof args);
@@ -105,7 +106,8 @@ static enum skl_status put_masses(const struct skl_gpu_run *run)
                                           .unit = w->side[side].unit,
                                           .m = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_m_s, side)]),
                                           .l = skl_gpu_rows_of(&w->result[skl_of_side(w, SKL_ROW_l_s, side)]),
-                                          .to = skl_gpu_rows_of(&w->result[mass])};
+                                          .to = skl_gpu_rows_of(&w->result[mass]),
+                                          .packed = skl_gpu_packed_of(w)};
         if (w->result[mass].data)
             SKL_TRY(skl_gpu_start(run, SKL_ROLE_put_masses, skl_gpu_row_blocks(run, SKL_ROLE_put_masses), 1, &args,
                                   sizeof args));

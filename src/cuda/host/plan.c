@@ -481,23 +481,6 @@ static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
         plan->offset.sum_b = take(plan, plan->slab_columns * sums_of_column(w) * (int64_t)sizeof(float));
 }
 
-/* What names columns by their distance from the start of the row's sequence, which no kernel of details knows. */
-static enum skl_status check_packed(const struct skl_work *w)
-{
-    static const struct {
-        enum skl_row_name row;
-        const char *name;
-    } counted[] = {
-        {SKL_ROW_top1_s, "top1_s"}, {SKL_ROW_top1_t, "top1_t"}, {SKL_ROW_mass_s, "mass_s"}, {SKL_ROW_mass_t, "mass_t"}};
-    for (size_t i = 0; w->cu_q.data && i < sizeof counted / sizeof *counted; i++)
-        if (w->result[counted[i].row].data)
-            return skl_fail(SKL_UNSUPPORTED,
-                            "cannot use out.%s with cu_seqlens_q on CUDA: only the CPU counts columns from where a "
-                            "sequence starts",
-                            counted[i].name);
-    return SKL_OK;
-}
-
 /* Details that take sweeps of their own, which no kernel makes of mixed heads. */
 static enum skl_status check_mixed(const struct skl_work *w)
 {
@@ -528,7 +511,6 @@ enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, 
                                   struct skl_gpu_plan *plan)
 {
     *plan = (struct skl_gpu_plan){.call = call};
-    SKL_TRY(check_packed(w));
     SKL_TRY(check_keys(w));
     SKL_TRY(check_mixed(w));
     choose_kernels(w, device, plan);

@@ -52,6 +52,8 @@ extern "C" __global__ void __launch_bounds__(128) skl_put_tops(const __grid_cons
             if (t.x > best.x || (t.x == best.x && t.column < best.column))
                 best = t;
         }
+        if (args.limits && best.x != -INFINITY)
+            best.column -= counted_from(args.packed, (int)(row % args.n));
         put_integer(args.to[side], row, args.heads, args.n, args.limits ? best.column : above);
         if (args.limits)
             args.limits[(1 - side) * args.rows + row] = best.there;
@@ -69,12 +71,15 @@ extern "C" __global__ void __launch_bounds__(128) skl_put_masses(const __grid_co
         return;
     const skl_gpu_range r = args.range[row];
     const float m = row_value(args.m, row, args.heads, args.n), l = row_value(args.l, row, args.heads, args.n);
+    const int first = r.lo < r.hi ? counted_from(args.packed, (int)(row % args.n)) : 0;
+    __syncwarp();
     double sum = 0; /* of every 32nd id */
     for (int64_t k = 0; k < args.ids.count; k++) {
-        const int64_t id = row_id(args.ids, row, args.heads, args.n, k);
+        const int64_t id = row_id(args.ids, row, args.heads, args.n, k), column = first + id;
         float x = id < -1 || id >= args.columns ? NAN : -INFINITY;
-        if (__any_sync(~0u, id >= r.lo && id < r.hi)) /* all lanes have one row, and the compiler sees it */
-            x = score_of(args.side, row, args.heads, args.n, id, lane);
+        const bool seen = id >= 0 && column >= r.lo && column < r.hi;
+        if (__any_sync(~0u, seen)) /* all lanes have one row, and the compiler sees it */
+            x = score_of(args.side, row, args.heads, args.n, column, lane);
         if (k % 32 == lane && x != -INFINITY)
             sum += exp(args.unit * ((double)x - (double)m));
     }

@@ -56,6 +56,13 @@ SKL_DEVICE int sequence_of(const skl_gpu_packed &p, int i)
     return at;
 }
 
+/* The column from which a caller counts those of row i: the first of its sequence. Not of bad offsets, under which no
+ * row sees any. */
+SKL_DEVICE int counted_from(const skl_gpu_packed &p, int i)
+{
+    return p.q ? first_column(p, sequence_of(p, i)) : 0;
+}
+
 /* This thread's row, or one past the last. */
 SKL_DEVICE int64_t own_row()
 {
