@@ -22,8 +22,6 @@ static enum skl_status check_use(const struct skl_problem *p)
                                              : "raw_t";
     if (p->use == SKL_LINEAR)
         FAIL("cannot use %s in a linear problem: only attention has heads", name);
-    if (p->s.a.device != SKL_CPU && p->head_map.data && p->support.data)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use head_map on CUDA with support: only the CPU maps heads there");
     if (p->divergence == SKL_REVERSE_KL || p->divergence == SKL_ALPHA_BETA)
         FAIL("cannot use %s with divergence = %d (%s): it divides by the mixture, which may be 0 in f32", name,
              (int)p->divergence, p->divergence == SKL_REVERSE_KL ? "reverse" : "alpha_beta");

@@ -41,16 +41,15 @@ struct skl_gpu_side {
     float param; /* the divergence's number of this side: ../divergences.def */
 };
 
-/* A row's numbers of one head of a mixture: its part of t is 2^(factor (x - m) + log_share). */
+/* A row's number of one head of a mixture: its part of t is 2^(factor x + shift). */
 struct skl_gpu_member {
-    float m;         /* a score */
-    float log_share; /* -log2(l members); -3e38: no mass */
+    float shift; /* -log2(members) - LSE in base 2; -3e38: no mass */
 };
 
 /* A side that is the mean of the softmaxes of several heads, whose operands are the side's; as scores log2 t the side
  * has neither softcap nor factor: those of the heads are here. */
 struct skl_gpu_mixture {
-    const struct skl_gpu_member *member; /* [members][rows] */
+    const struct skl_gpu_member *member; /* [members][rows], and SKL_ROW_UNIT more that kernels over tiles may read */
     const int32_t *map;                  /* heads of a, [head of rows][member]; NULL: h members + k */
     int64_t map_stride[2];
     int32_t members, heads; /* of a row, 0: there is no mixture; of a */
@@ -422,15 +421,9 @@ struct skl_gpu_list_grad {
 /* How a side's scores are made of inner products: enum skl_scorer. */
 enum { SKL_SCORE_INNER, SKL_SCORE_MIXTURE, SKL_SCORE_INDEX };
 
-/* Row head h meets the heads h members .. of a; one score is of head h members. */
+/* Row head h meets the heads h members .. of a, or of a mixture those that problem.mixture names. */
 struct skl_gpu_scorer {
     int32_t kind, members;
-    /* A mixture: log-denominators of the heads [batch][head of a][row], natural logarithms; data NULL: m, a score, and
-     * minus log l in base 2, [member][row]. head_factor x is a head's logit in base 2. */
-    struct skl_gpu_vector head_lse;
-    float *head_m, *head_minus_log_l;
-    float share, reserved; /* 1 / members */
-    double head_factor;
     /* An indexer: x = sign sum_k w_k act(<a_k, b>). */
     struct skl_gpu_matrix w;
     int64_t w_step; /* from head to head */

@@ -78,6 +78,17 @@ static void mixed_heads(void)
     }
 }
 
+/* Scores that lie far apart: the largest of a row comes late, when the sums under an earlier reference are large. */
+static void late_references(void)
+{
+    for (int k = 0; k < 2; k++) {
+        struct kit_case c = kit_attention_case(70, 300, 64);
+        c.dtype[S] = c.dtype[T] = k ? SKL_F16 : SKL_BF16, c.place = KIT_ALIGNED, c.temperature = 0.05;
+        c.heads = 2, c.mix = 2, c.key_heads[S] = 1, c.key_heads[T] = 2, c.grads = KIT_GRAD_STUDENT;
+        run_case(&c);
+    }
+}
+
 /* A map to one head each copies: with LSEs, sums of t, sinks, every type. */
 static void mapped_heads(void)
 {
@@ -148,6 +159,7 @@ int main(void)
     given_lses();
     no_mass();
     mixed_heads();
+    late_references();
     mapped_heads();
     bad_maps();
     refused();

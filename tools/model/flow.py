@@ -157,9 +157,11 @@ def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None, n
     if not loops:
         return None
     # One product in a loop over tiles: the loop over its chunks does as many HMMA in a turn, and is smaller.
-    around = [one for one in loops if trips > 1 and any(other.body < one[0].body for other, _ in loops)]
+    holding = [one for one in loops if any(other.body < one[0].body for other, _ in loops)]
+    holding_two = [one for one in holding if any(other.body < one[0].body for other, _ in holding)]
+    around = holding_two if nested > 1 else holding if trips > 1 else []
     loop, ways = max(around or loops, key=lambda found: (max(w.hmma for w in found[1]), -len(found[0].body)))
-    inner = [(other, w) for other, w in loops if other.body < loop.body] if trips > 1 else []
+    inner = [(other, w) for other, w in loops if other.body < loop.body] if trips * nested > 1 else []
     each = copies // (trips * len(inner)) if copies and inner else None
     turns = {other.head: _ordinary(w, each) for other, w in inner}
     again: dict[int, list[int]] = {}  # blocks of all turns of a loop but the last, by its head

@@ -2,8 +2,8 @@
  *
  * Rows that see keys of their own, and students that are indexers, on a device (kernels/key_kernels.cu):
  *
- *     sort_keys, keys_lse                     before the sweeps: lists in order, LSEs of the heads of a mixture
- *     keys_kl, keys_second, keys_top          in the place of any sweep
+ *     sort_keys                               before the sweeps: lists in order
+ *     keys_lse, keys_kl, keys_second, keys_top  in the place of any sweep
  *     keys_rows, keys_columns                 gradients
  *     keys_scores                             scores for lists of the largest (topk.c)
  */
@@ -18,9 +18,6 @@ static struct skl_gpu_scorer scorer_of(const struct skl_gpu_run *run, int x)
                                        : s->scorer == SKL_MIXTURE ? SKL_SCORE_MIXTURE
                                                                   : SKL_SCORE_INNER,
                                .members = (int32_t)s->members,
-                               .head_lse = skl_gpu_rows_of(&s->head_lse),
-                               .share = 1 / (float)(s->members > 0 ? s->members : 1),
-                               .head_factor = s->head_unit * SKL_LOG2E,
                                .w = skl_gpu_matrix_of(&s->w),
                                .w_step = s->w_step,
                                .identity = s->identity,
@@ -40,11 +37,6 @@ static struct skl_gpu_keys keys_of(const struct skl_gpu_run *run, const struct s
                              .listed = run->memory.listed_keys,
                              .room = run->plan.room,
                              .block = run->plan.block};
-    for (int x = 0; x < 2; x++) /* of the call's only mixture, wherever a detail has put it */
-        for (int from = 0; from < 2; from++)
-            if (k.scorer[x].kind == SKL_SCORE_MIXTURE && run->memory.head_m[from])
-                k.scorer[x].head_m = run->memory.head_m[from],
-                k.scorer[x].head_minus_log_l = run->memory.head_minus_log_l[from];
     return k;
 }
 
@@ -55,21 +47,19 @@ enum skl_status skl_gpu_list_keys(const struct skl_gpu_run *run)
         return SKL_OK;
     struct skl_gpu_forward forward = {.problem = skl_gpu_problem_of(run, run->plan.tile_rows)};
     struct skl_gpu_keys args = keys_of(run, &forward);
-    if (skl_has_support(w))
-        SKL_TRY(skl_gpu_start(run, SKL_ROLE_sort_keys, w->batch * w->n, 1, &args, sizeof args));
-    for (int x = 0; x < 2; x++)
-        if (run->memory.head_m[x])
-            SKL_TRY(skl_gpu_start(run, SKL_ROLE_keys_lse, w->rows, w->side[x].members, &args, sizeof args));
-    return SKL_OK;
+    if (!skl_has_support(w))
+        return SKL_OK;
+    return skl_gpu_start(run, SKL_ROLE_sort_keys, w->batch * w->n, 1, &args, sizeof args);
 }
 
 enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_role role,
                                    const struct skl_gpu_forward *forward)
 {
     struct skl_gpu_keys args = keys_of(run, forward);
-    enum skl_gpu_role own = role == SKL_ROLE_kl    ? SKL_ROLE_keys_kl
-                            : role == SKL_ROLE_top ? SKL_ROLE_keys_top
-                                                   : SKL_ROLE_keys_second;
+    enum skl_gpu_role own = role == SKL_ROLE_kl          ? SKL_ROLE_keys_kl
+                            : role == SKL_ROLE_top       ? SKL_ROLE_keys_top
+                            : role == SKL_ROLE_mixed_lse ? SKL_ROLE_keys_lse
+                                                         : SKL_ROLE_keys_second;
     return skl_gpu_start(run, own, run->work.rows, 1, &args, sizeof args);
 }
 

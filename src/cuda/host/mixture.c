@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Teachers of mixed heads on a device (kernels/mixture.cuh). The sweeps and slabs of the call are those of any other,
- * by kernels that make g + 1 products a tile; before them come a row's m and share of each head:
+ * by kernels that make g + 1 products a tile, or for each key; before them comes a row's number of each head:
  *
  *     for each head   [sweep of it], make_members        the sweep where its LSEs were not given
  *
@@ -10,9 +10,11 @@
  */
 #include "run.h"
 
+#include "../shapes.h"
+
 #include <float.h>
 
-static const struct skl_work_side *mixture_of(const struct skl_work *w)
+static const struct skl_work_side *teacher_of(const struct skl_work *w)
 {
     return &w->side[!w->student];
 }
@@ -20,10 +22,11 @@ static const struct skl_work_side *mixture_of(const struct skl_work *w)
 struct skl_gpu_mixture skl_gpu_mixture_of(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
-    const struct skl_work_side *t = mixture_of(w);
-    double factor = t->head_unit * SKL_LOG2E;
-    if (!skl_gpu_mixes(w))
+    int side = skl_gpu_mixture_side(w);
+    if (side < 0)
         return (struct skl_gpu_mixture){.members = 0};
+    const struct skl_work_side *t = &w->side[side];
+    double factor = t->head_unit * SKL_LOG2E;
     return (struct skl_gpu_mixture){.member = run->memory.members,
                                     .map = t->map,
                                     .map_stride = {t->map_stride[0], t->map_stride[1]},
@@ -32,13 +35,13 @@ struct skl_gpu_mixture skl_gpu_mixture_of(const struct skl_gpu_run *run)
                                     .inner = (float)(t->softcap != 0 ? t->inner : t->sign),
                                     .cap = (float)t->softcap,
                                     .factor = factor < (double)FLT_MAX ? (float)factor : FLT_MAX,
-                                    .side = !w->student};
+                                    .side = side};
 }
 
 static enum skl_status make_members(const struct skl_gpu_run *run, int64_t member)
 {
     const struct skl_work *w = &run->work;
-    const struct skl_work_side *t = mixture_of(w);
+    const struct skl_work_side *t = teacher_of(w);
     struct skl_gpu_make_members args = {.mixture = skl_gpu_mixture_of(run),
                                         .given = skl_gpu_rows_of(&t->head_lse),
                                         .state = run->memory.state,
@@ -60,8 +63,12 @@ static enum skl_status make_members(const struct skl_gpu_run *run, int64_t membe
 enum skl_status skl_gpu_find_members(const struct skl_gpu_run *run)
 {
     const struct skl_work *w = &run->work;
-    for (int64_t k = 0; skl_gpu_mixes(w) && k < mixture_of(w)->members; k++) {
-        if (!mixture_of(w)->head_lse.data)
+    if (skl_gpu_mixture_side(w) < 0)
+        return SKL_OK;
+    char *behind = (char *)(run->memory.members + teacher_of(w)->members * w->rows);
+    SKL_TRY(skl_gpu->clear(behind, SKL_ROW_UNIT * sizeof *run->memory.members, w->stream));
+    for (int64_t k = 0; k < teacher_of(w)->members; k++) {
+        if (!teacher_of(w)->head_lse.data)
             SKL_TRY(skl_gpu_sweep_head(run, k));
         SKL_TRY(make_members(run, k));
     }
@@ -73,7 +80,7 @@ enum skl_status skl_gpu_find_members(const struct skl_gpu_run *run)
 /* Contiguous, whatever they are copied from. */
 struct skl_work_side skl_gpu_gathered_side(const struct skl_work *w)
 {
-    struct skl_work_side t = *mixture_of(w);
+    struct skl_work_side t = *teacher_of(w);
     t.group = 1, t.b_batch = w->batch, t.b_heads = w->heads, t.b_rows = w->columns;
     t.a = (struct skl_operand){NULL, t.a.dtype, {w->heads * w->n * t.dim, w->n * t.dim, t.dim}};
     t.b = (struct skl_operand){NULL, t.b.dtype, {w->heads * w->columns * t.dim, w->columns * t.dim, t.dim}};
@@ -84,7 +91,7 @@ struct skl_work_side skl_gpu_gathered_side(const struct skl_work *w)
 
 void skl_gpu_gathered_bytes(const struct skl_work *w, int64_t bytes[SKL_GATHERED])
 {
-    const struct skl_work_side *t = mixture_of(w);
+    const struct skl_work_side *t = teacher_of(w);
     int64_t heads = w->batch * w->heads;
     bytes[SKL_GATHERED_A] = heads * w->n * t->dim * skl_size_of(t->a.dtype);
     bytes[SKL_GATHERED_B] = heads * w->columns * t->dim * skl_size_of(t->b.dtype);
@@ -96,7 +103,7 @@ void skl_gpu_gathered_bytes(const struct skl_work *w, int64_t bytes[SKL_GATHERED
 static enum skl_status gather(const struct skl_gpu_run *run, struct skl_operand from, int64_t batch, int64_t rows,
                               int64_t dim, int64_t share, char *to)
 {
-    const struct skl_work_side *t = mixture_of(run->given);
+    const struct skl_work_side *t = teacher_of(run->given);
     struct skl_gpu_gather_heads args = {.mixture = {.map = t->map,
                                                     .map_stride = {t->map_stride[0], 0},
                                                     .members = 1,
@@ -115,7 +122,7 @@ static enum skl_status gather(const struct skl_gpu_run *run, struct skl_operand 
 enum skl_status skl_gpu_gather(struct skl_gpu_run *run)
 {
     struct skl_work *w = &run->work;
-    const struct skl_work_side *from = mixture_of(run->given);
+    const struct skl_work_side *from = teacher_of(run->given);
     struct skl_work_side *t = &w->side[!w->student];
     const struct skl_rows *l = &from->head_lse;
     struct skl_operand lse = {l->data, SKL_F32, {l->stride[0], l->stride[1], l->stride[2]}};

@@ -134,7 +134,7 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
                  !w->topk.k &&
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
-    plan->mixed = skl_gpu_mixes(w);
+    plan->mixed = skl_gpu_mixes_tiles(w);
     if (plan->mixed) /* tensor cores know forward KL alone here */
         fits = fits && w->form == SKL_FORM_KL, narrow = 0;
     plan->family = skl_gpu_by_keys(w) ? SKL_FAMILY_KEYS
@@ -290,7 +290,7 @@ static void lay_rows(const struct skl_work *w, struct skl_gpu_plan *plan)
     m->scalars = take(plan, sizeof *m->scalars);
     m->range = take(plan, rows * (int64_t)sizeof *m->range);
     m->tile_range = take(plan, row_tiles * (int64_t)sizeof *m->tile_range);
-    if (sweeps || (skl_gpu_mixes(w) && skl_wants_head_lses(&w->side[!w->student])))
+    if (sweeps || skl_wants_head_lses(&w->side[!w->student]))
         m->state = take(plan, rows * SKL_STATES * plan->states * (int64_t)sizeof *m->state);
     if (sweeps && plan->call != SKL_CALL_PARTIAL)
         m->loss = take(plan, rows * (int64_t)sizeof *m->loss);
@@ -314,9 +314,10 @@ static void lay_mixture(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
     struct skl_gpu_memory *m = &plan->offset;
     int64_t bytes[SKL_GATHERED];
-    if (plan->mixed)
-        m->members = take(plan, w->rows * w->side[!w->student].members * (int64_t)sizeof *m->members);
-    if (plan->mixed && w->sinks)
+    int mixture = skl_gpu_mixture_side(w) >= 0;
+    if (mixture)
+        m->members = take(plan, (w->rows * w->side[!w->student].members + SKL_ROW_UNIT) * (int64_t)sizeof *m->members);
+    if (mixture && w->sinks)
         m->sink_scores = take(plan, w->rows * (int64_t)sizeof *m->sink_scores);
     if (!skl_gpu_gathers(w))
         return;
@@ -407,11 +408,6 @@ static void lay_keys(const struct skl_work *w, struct skl_gpu_plan *plan)
         plan->block = (int)(w->support_block < w->columns ? w->support_block : w->columns > 0 ? w->columns : 1);
         m->listed_keys = take(plan, w->batch * w->n * (plan->room + 1) * (int64_t)sizeof *m->listed_keys);
     }
-    for (int x = 0; x < 2; x++)
-        if (skl_wants_head_lses(&w->side[x])) {
-            m->head_m[x] = take(plan, w->side[x].members * w->rows * (int64_t)sizeof(float));
-            m->head_minus_log_l[x] = take(plan, w->side[x].members * w->rows * (int64_t)sizeof(float));
-        }
 }
 
 static void lay_topk(const struct skl_work *w, struct skl_gpu_plan *plan)
@@ -498,7 +494,7 @@ static enum skl_status check_mixed(const struct skl_work *w)
                  {SKL_ROW_tv, "tv"},
                  {SKL_ROW_mass_s, "mass_s"},
                  {SKL_ROW_mass_t, "mass_t"}};
-    for (size_t i = 0; skl_gpu_mixes(w) && i < sizeof swept / sizeof *swept; i++)
+    for (size_t i = 0; skl_gpu_mixes_tiles(w) && i < sizeof swept / sizeof *swept; i++)
         if (w->result[swept[i].row].data)
             return skl_fail(SKL_UNSUPPORTED,
                             "cannot use out.%s with a teacher of %lld heads to each of the student's on CUDA: only the "

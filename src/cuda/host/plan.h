@@ -46,10 +46,9 @@ struct skl_gpu_memory {
     struct skl_gpu_entry *list_entries;
     struct skl_gpu_list *lists;
     struct skl_state *list_states;
-    int32_t *listed_keys;                   /* [batch x n][room + 1] */
-    float *head_m[2], *head_minus_log_l[2]; /* of a side that is a mixture: [members][rows] */
-    struct skl_gpu_member *members;         /* mixed heads: [members][rows] */
-    float *sink_scores;                     /* ... [rows] */
+    int32_t *listed_keys;           /* [batch x n][room + 1] */
+    struct skl_gpu_member *members; /* mixed heads: [members][rows] */
+    float *sink_scores;             /* ... [rows] */
     char *gathered[SKL_GATHERED];
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
@@ -132,11 +131,19 @@ static inline int skl_gpu_wants_others(const struct skl_work *w)
     return w->result[SKL_ROW_jsd].data || w->result[SKL_ROW_tv].data;
 }
 
-/* Is the teacher a mixture of heads; or a head for each of the student's by a map, which are copied in its order? */
-static inline int skl_gpu_mixes(const struct skl_work *w)
+/* Which side is a mixture of heads, the teacher's wherever a detail has put it; -1: none. */
+static inline int skl_gpu_mixture_side(const struct skl_work *w)
 {
-    return w->side[!w->student].scorer == SKL_MIXTURE && !skl_gpu_by_keys(w);
+    return w->side[0].scorer == SKL_MIXTURE ? 0 : w->side[1].scorer == SKL_MIXTURE ? 1 : -1;
 }
+
+/* Is there one, and do kernels over tiles work on it? */
+static inline int skl_gpu_mixes_tiles(const struct skl_work *w)
+{
+    return skl_gpu_mixture_side(w) >= 0 && !skl_gpu_by_keys(w);
+}
+
+/* Has the teacher a head for each of the student's by a map, which are copied in its order? */
 
 static inline int skl_gpu_gathers(const struct skl_work *w)
 {

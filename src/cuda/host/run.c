@@ -67,7 +67,8 @@ struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r)
 static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 {
     const struct skl_work_side *s = &w->side[side];
-    int scores = s->scorer == SKL_MIXTURE && skl_gpu_mixes(w); /* log2 t as it is: the softcap is that of the heads */
+    int scores = s->scorer == SKL_MIXTURE &&
+                 !skl_gpu_by_keys(w); /* log2 t as it is: the softcap is that of the heads */
     double factor = s->unit * SKL_LOG2E;
     struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
                              .b = skl_gpu_matrix_of(&s->b),
@@ -291,6 +292,8 @@ enum skl_status skl_gpu_sweep_head(const struct skl_gpu_run *run, int64_t member
                                    .state = run->memory.state,
                                    .split_columns = plan->split_columns};
     args.problem.mixture.alone = (int32_t)member;
+    if (plan->family == SKL_FAMILY_KEYS)
+        return skl_gpu_sweep_keys(run, SKL_ROLE_mixed_lse, &args);
     return START(run, SKL_ROLE_mixed_lse, plan->heads * plan->tiles, plan->splits, args);
 }
 
@@ -439,10 +442,6 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.lists,
                     &m.list_states,
                     &m.listed_keys,
-                    &m.head_m[0],
-                    &m.head_m[1],
-                    &m.head_minus_log_l[0],
-                    &m.head_minus_log_l[1],
                     &m.picks,
                     &m.picked,
                     &m.members,

@@ -3,7 +3,7 @@
  * Rows that see keys of their own (lists of keys), and students that are indexers, dense or with lists:
  *
  *     sort_keys     the list of a query in order; rows without a key that they see           a block a query
- *     keys_lse      m and l of each head of a mixture, where they are not given               a block a row and head
+ *     keys_lse      m and l of one head of a mixture, mixture.alone, where they are not given  a block a row
  *     keys_kl       m, l and acc, as any sweep                                                a block a row
  *     keys_second   the two sums of a second sweep
  *     keys_top      the largest scores, or how many are above others
@@ -62,44 +62,39 @@ extern "C" __global__ void __launch_bounds__(128) skl_sort_keys(const __grid_con
 
 /* ---------------------------------------------------------------------------------------------------- sweeps --- */
 
+namespace
+{
+
+SKL_DEVICE void push(row_state &s, float x_p, float x_q, const float (&factor)[2])
+{
+    const float one[2][1] = {{x_p}, {x_q}};
+    raise_state(s, one, factor);
+    add(s, sums_of<true>(s, one, factor));
+}
+
+/* One state a warp. */
+SKL_DEVICE void write_merged(const skl_gpu_forward &args, const row_state &of_lane, const float (&factor)[2])
+{
+    const int64_t rows = args.problem.rows;
+    const row_state s = merged_over_lanes<32>(of_lane, factor);
+    if (threadIdx.x % 32 == 0)
+        write_state(args.state + (int64_t)(threadIdx.x / 32) * SKL_STATES * rows, rows, blockIdx.x, s);
+}
+
+}  // namespace
+
+/* The head as both sides. */
 extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_lse(const __grid_constant__ skl_gpu_keys args)
 {
-    __shared__ double of_warp[4][2];
-    const int of = args.scorer[0].kind == SKL_SCORE_MIXTURE ? 0 : 1, head = blockIdx.y;
-    const skl_gpu_scorer &s = args.scorer[of];
-    const key_row row(args, blockIdx.x);
-    double m = -HUGE_VAL, l = 0;
-    int first, last;
-    entries_of(args, row, first, last);
-    for (int warp = first + (int)(threadIdx.x & ~31); warp < last; warp += SKL_KEY_THREADS) {
-        const int entry = warp + (int)threadIdx.x % 32, column = entry < last ? column_at(args, row, entry) : -1;
-        const double x = head_scores(args, of, head, blockIdx.x, column);
-        const double high = fmax(m, x); /* passes over NaN */
-        if (column >= 0 && x != -HUGE_VAL)
-            l = l * exp2(s.head_factor * (m - high)) + exp2(s.head_factor * (x - high)), m = high;
-    }
-    __syncwarp();
-    const auto merge = [&](double other_m, double other_l) {
-        const double high = fmax(m, other_m);
-        l = (l != 0 ? l * exp2(s.head_factor * (m - high)) : 0) +
-            (other_l != 0 ? other_l * exp2(s.head_factor * (other_m - high)) : 0);
-        m = high;
-    };
-#pragma unroll
-    for (int step = 16; step; step >>= 1) {
-        const double other_m = __shfl_xor_sync(~0u, m, step), other_l = __shfl_xor_sync(~0u, l, step);
-        merge(other_m, other_l);
-    }
-    if (threadIdx.x % 32 == 0)
-        of_warp[threadIdx.x / 32][0] = m, of_warp[threadIdx.x / 32][1] = l;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    for (int warp = 1; warp < 4; warp++) merge(of_warp[warp][0], of_warp[warp][1]);
-    const int64_t at = head * args.forward.problem.rows + blockIdx.x;
-    const float reference = m == -HUGE_VAL ? 0 : (float)m;
-    s.head_m[at] = reference;
-    s.head_minus_log_l[at] = l == 0 ? -INFINITY : (float)-(log2(l) + s.head_factor * (m - reference));
+    const skl_gpu_mixture &m = args.forward.problem.mixture;
+    const float factor[2] = {m.factor, m.factor};
+    row_state s = empty_state();
+    each_column(args, blockIdx.x, [&](int column) {
+        const float x = head_scores(args, m.side, m.alone, blockIdx.x, column);
+        if (column >= 0)
+            push(s, x, x, factor);
+    });
+    write_merged(args.forward, s, factor);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_kl(const __grid_constant__ skl_gpu_keys args)
@@ -107,14 +102,8 @@ extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_kl(const __grid_co
     const skl_gpu_problem &p = args.forward.problem;
     const float factor[2] = {p.side[0].factor, p.side[1].factor};
     row_state s = empty_state();
-    each_key(args, blockIdx.x, [&](const float(&x)[2], int) {
-        const float one[2][1] = {{x[0]}, {x[1]}};
-        raise_state(s, one, factor);
-        add(s, sums_of<true>(s, one, factor));
-    });
-    s = merged_over_lanes<32>(s, factor);
-    if (threadIdx.x % 32 == 0)
-        write_state(args.forward.state + (int64_t)(threadIdx.x / 32) * SKL_STATES * p.rows, p.rows, blockIdx.x, s);
+    each_key(args, blockIdx.x, [&](const float(&x)[2], int) { push(s, x[0], x[1], factor); });
+    write_merged(args.forward, s, factor);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 4) skl_keys_second(const __grid_constant__ skl_gpu_keys args)

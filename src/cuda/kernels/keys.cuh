@@ -10,6 +10,7 @@
 
 #include "column.cuh"
 #include "listed.cuh"
+#include "mixture.cuh"
 #include "scores.cuh"
 #include "sort.cuh"
 #include "../shapes.h"
@@ -92,35 +93,28 @@ SKL_DEVICE float head_weight(const skl_gpu_scorer &s, const key_row &row, int k)
     return element(s.w.data, row.b * s.w.stride[0] + row.i * s.w.stride[2] + k * s.w_step, s.w.dtype);
 }
 
-/* log2 of the k-th head's probability, of its score x. */
-SKL_DEVICE float head_log(const skl_gpu_keys &args, const skl_gpu_scorer &s, uint32_t number, const key_row &row, int k,
-                          float x)
+/* The head of a that is the k-th of a row's. */
+SKL_DEVICE int head_of(const skl_gpu_keys &args, int of, const key_row &row, int k)
 {
-    if (s.head_lse.data) {
-        const int64_t *stride = s.head_lse.stride;
-        const int64_t head = (int64_t)row.h * s.members + k;
-        const float lse = ((const float *)s.head_lse.data)[row.b * stride[0] + head * stride[1] + row.i * stride[2]];
-        return isinf(lse) ? -INFINITY : (float)(s.head_factor * x - SKL_LOG2E_DOUBLE * lse);
-    }
-    const int64_t at = k * args.forward.problem.rows + number;
-    return fmaf(x - s.head_m[at], (float)s.head_factor, s.head_minus_log_l[at]);
+    const skl_gpu_scorer &s = args.scorer[of];
+    return s.kind == SKL_SCORE_MIXTURE ? member_head(args.forward.problem.mixture, row.h, k) : row.h * s.members + k;
 }
 
 /* The score of a row and a column, by a warp. */
 SKL_DEVICE float key_score(const skl_gpu_keys &args, int of, uint32_t number, const key_row &row, int column, int lane)
 {
-    const skl_gpu_side &side = args.forward.problem.side[of];
+    const skl_gpu_problem &p = args.forward.problem;
     const skl_gpu_scorer &s = args.scorer[of];
-    const int members = s.kind == SKL_SCORE_INNER ? 1 : s.members;
+    const int members = s.kind == SKL_SCORE_INNER ? 1 : s.members; /* a flat side has none */
     float sum = 0;
     for (int k = 0; k < members; k++) {
-        const float x = score_at(side, row.b, (int64_t)row.h * s.members + k, row.i, column, lane);
-        if (s.kind == SKL_SCORE_INDEX)
-            sum += head_weight(s, row, k) * activation(s, x);
-        else
-            sum = s.kind == SKL_SCORE_INNER ? x : sum + power_of_two(head_log(args, s, number, row, k, x));
+        const float x = score_at(p.side[of], row.b, head_of(args, of, row, k), row.i, column, lane);
+        if (s.kind == SKL_SCORE_INNER)
+            return x;
+        sum += s.kind == SKL_SCORE_INDEX ? head_weight(s, row, k) * activation(s, x)
+                                         : member_part(p.mixture, p.mixture.member[k * p.rows + number], x);
     }
-    return s.kind == SKL_SCORE_INNER ? sum : s.kind == SKL_SCORE_INDEX ? s.sign * sum : log2f(sum * s.share);
+    return s.kind == SKL_SCORE_INDEX ? s.sign * sum : mixed_score(sum);
 }
 
 /* of(row, column) of each lane's own, by the warp, one after the other; -inf where column < 0. */
@@ -150,30 +144,38 @@ SKL_DEVICE void key_scores(const skl_gpu_keys &args, uint32_t number, int column
     }
 }
 
-/* <a_k, b> of the k-th head of side 'of', for its gradient. */
+/* <a_k, b> of the k-th head of side 'of', for its gradient or its LSE. */
 SKL_DEVICE float head_scores(const skl_gpu_keys &args, int of, int k, uint32_t number, int column)
 {
     return by_warp(number, column, [&](uint32_t r, int j, int lane) {
         const key_row row(args, r);
-        return score_at(args.forward.problem.side[of], row.b, (int64_t)row.h * args.scorer[of].members + k, row.i, j,
-                        lane);
+        return score_at(args.forward.problem.side[of], row.b, head_of(args, of, row, k), row.i, j, lane);
     });
 }
 
-/* f(x, column) for every key of a row, each by some lane of some warp. */
-template <class F> SKL_DEVICE void each_key(const skl_gpu_keys &args, uint32_t number, F f)
+/* f(column) for every key of a row, each by some lane of some warp, with all lanes of a warp at once; column < 0: this
+ * lane has none. */
+template <class F> SKL_DEVICE void each_column(const skl_gpu_keys &args, uint32_t number, F f)
 {
     const key_row row(args, number);
     int first, last;
     entries_of(args, row, first, last);
     for (int warp = first + (int)(threadIdx.x & ~31); warp < last; warp += SKL_KEY_THREADS) {
-        const int entry = warp + (int)threadIdx.x % 32, column = entry < last ? column_at(args, row, entry) : -1;
+        const int entry = warp + (int)threadIdx.x % 32;
+        f(entry < last ? column_at(args, row, entry) : -1);
+    }
+    __syncwarp();
+}
+
+/* f(x, column) for every key of a row, each by some lane of some warp. */
+template <class F> SKL_DEVICE void each_key(const skl_gpu_keys &args, uint32_t number, F f)
+{
+    each_column(args, number, [&](int column) {
         float x[2];
         key_scores(args, number, column, x);
         if (column >= 0)
             f(x, column);
-    }
-    __syncwarp();
+    });
 }
 
 #endif

@@ -2,11 +2,12 @@
  *
  * A side that is the mean of the softmaxes of g heads (docs/math.md, section Mixtures):
  *
- *     t[i,j] = sum over the heads k of 2^(factor (x_k[i,j] - m_k[i]) + log_share_k[i]),     x = log2 t
+ *     t[i,j] = sum over the heads k of 2^(factor x_k[i,j] + shift_k[i]),     x = log2 t
  *
- * log_share = -log2(l_k g), and m_k, l_k are the row's of that head: given, or found by a sweep (make_members). x is a
- * score as any other, with factor 1. Kernels make the products x_k one after the other and add each one's part to t: a
- * row's numbers of the head, and one exponential a score.
+ * shift = -log2 g - LSE_k in base 2, the row's of that head: given, or found by a sweep (make_members). x is a score as
+ * any other, with factor 1. Kernels make the products x_k one after the other and add each one's part to t: one number
+ * of a row and head, and one exponential a score. factor x is exact in the multiply-add; shift is off by 2^-24 of
+ * itself, about what a score of that size is.
  */
 #ifndef SKL_MIXTURE_CUH
 #define SKL_MIXTURE_CUH
@@ -32,7 +33,7 @@ SKL_DEVICE float member_score(const skl_gpu_mixture &m, float v)
 /* Its part of t. */
 SKL_DEVICE float member_part(const skl_gpu_mixture &m, const skl_gpu_member &row, float x)
 {
-    return power_of_two(fmaf(x - row.m, m.factor, row.log_share));
+    return power_of_two(fmaf(x, m.factor, row.shift));
 }
 
 /* The score of t; one below 2^-126 is no mass. Off by 2^-22 of itself, four times what f32 rounds it by. */

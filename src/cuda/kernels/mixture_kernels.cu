@@ -2,13 +2,12 @@
  *
  * What teachers of mixed heads take beside their sweeps.
  *
- *     make_members   a row's m and share of one head, from what its sweep left or from an LSE that was given; behind
- *     the last
- *                    head, the score of the row's sink: log2 of the mean of its heads' masses. A thread a row
+ *     make_members   a row's number of one head, from what its sweep left or from an LSE that was given; behind the
+ *                    last head, the score of the row's sink: log2 of the mean of its heads' masses. A thread a row
  *     gather_heads   heads of an operand in the order of head_map, for teachers of one head each. A block a vector
  *
  * A head that the map names and that is not there makes its rows NaN; nothing is read through it.
- *   bytes   make_members: a row's states of all splits, and 8; gather_heads: each vector once in and out
+ *   bytes   make_members: a row's states of all splits, and 4; gather_heads: each vector once in and out
  */
 #include "mixture.cuh"
 #include "rows.cuh"
@@ -64,8 +63,7 @@ SKL_DEVICE float score_of_sink(const skl_gpu_make_members &args, int64_t row, in
     double t = 0;
     for (int k = 0; k < args.mixture.members; k++) {
         const skl_gpu_member member = args.mixture.member[k * args.rows + row];
-        const double x = sink_logit(args, member_head(args.mixture, h, k)) / args.unit;
-        t += exp2((x - member.m) * args.unit * SKL_LOG2E_DOUBLE + member.log_share);
+        t += exp2(sink_logit(args, member_head(args.mixture, h, k)) * SKL_LOG2E_DOUBLE + member.shift);
     }
     return (float)log2(t);
 }
@@ -79,11 +77,11 @@ extern "C" __global__ void __launch_bounds__(128) skl_make_members(const __grid_
         return;
     const int h = (int)(row / args.n % args.heads), head = member_head(args.mixture, h, args.member);
     const skl_side_state s = args.given.data ? given_state(args, row, head) : found_state(args, row, head);
-    skl_gpu_member to = {0, SKL_NO_MASS};
+    skl_gpu_member to = {SKL_NO_MASS};
     if (s.l != 0)
-        to = {(float)(s.m / args.unit), (float)-log2(s.l * args.mixture.members)};
+        to.shift = (float)-(s.m * SKL_LOG2E_DOUBLE + log2(s.l * args.mixture.members));
     if (!is_head(args.mixture, h, args.member))
-        to = {NAN, NAN};
+        to.shift = NAN;
     args.to[row] = to;
     if (args.sink_score && args.member == args.mixture.members - 1)
         args.sink_score[row] = score_of_sink(args, row, h);

@@ -47,6 +47,12 @@ enum {
 
 typedef float warp_logits[GROUPS][MT][2][4]; /* of one side: [group of 16 columns][tile of 16 rows][8 columns][] */
 
+SKL_DEVICE void clear(warp_logits &x)
+{
+#pragma unroll
+    for (int i = 0; i < GROUPS * MT * 8; i++) x[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
+}
+
 SKL_DEVICE int chunks_of(const skl_gpu_side &s)
 {
     return (s.dim + DEPTH - 1) / DEPTH;
@@ -151,11 +157,27 @@ template <int TYPE, class PARTS> struct stream {
         fetch_a(0), fetch_b(0, 0);
     }
 
-    /* x += the products of 'dim' entries. On entry and on return the first fragments of the next chunk are there. */
+    /* Waits for it and fetches its first fragments, when all of this one have been read. Without a branch around it,
+     * though behind the last chunk there is nothing to fetch. */
+    __device__ __forceinline__ void next_chunk()
+    {
+        const uint32_t next = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
+        stage = chunks_left ? next : stage;
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+        fetch_first();
+    }
+
+    /* x = the products of 'dim' entries. */
     __device__ __forceinline__ void product(warp_logits &x, int dim)
     {
-#pragma unroll
-        for (int i = 0; i < GROUPS * MT * 8; i++) x[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
+        clear(x);
+        add_product(x, dim);
+    }
+
+    /* x += them. On entry and on return the first fragments of the next chunk are there. */
+    __device__ __forceinline__ void add_product(warp_logits &x, int dim)
+    {
 #pragma unroll 1
         for (int d = 0; d < dim; d += DEPTH) {
             copy_chunk();
@@ -168,13 +190,8 @@ template <int TYPE, class PARTS> struct stream {
                         fetch_b(k, group + 1);
                     else if (k < STEPS - 1)
                         fetch_a(k + 1), fetch_b(k + 1, 0);
-                    else { /* without a branch around it, though behind the last chunk there is nothing to fetch */
-                        const uint32_t next = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
-                        stage = chunks_left ? next : stage;
-                        wait_copies<STAGES - 2>();
-                        __syncthreads();
-                        fetch_first();
-                    }
+                    else
+                        next_chunk();
 #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         multiply<TYPE>(x[group][m][0], a[k & 1][m], b[group & 1][0], b[group & 1][1]);

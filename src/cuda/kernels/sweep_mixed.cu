@@ -8,14 +8,16 @@
  *     lse: m and l of the rows of one head, mixture.alone, where they are not given
  *
  * g + 1 products a tile, one after the other through the same stages (stream.cuh): a head's operands do not stay
- * anywhere, since g of them would not fit. t takes the place that x_P has in sweep_wide.cu. After each product every
- * warp has exponentials to make, all at the same time since they have just met: two blocks on a multiprocessor, so that
- * the other one multiplies then.
+ * anywhere, since g of them would not fit. t takes the place that x_P has in sweep_wide.cu. A product's last 64 entries
+ * are multiplied group of columns by group, so that the exponentials of a group run beside the products of the next:
+ * with all of them behind a product, tensor cores would wait for half as long as they multiply. Two blocks on a
+ * multiprocessor, so that the other one multiplies while the last group's are made.
  *
- *   registers  t and the product 2 x 64, fragments 24, m and share of 4 rows: 255
+ *   registers  t and the product 2 x 64, fragments 24, beside exponentials 40, a number of 4 rows: 255
  *   shared     3 stages x 192 rows x 128 bytes = 72 KiB, and the rows' ranges
  *   HBM        A and B of all heads for every tile of 128 x 64, mostly from L2: 384 bytes for 128 x 64 x 2 flops of
- *   depth error      as sweep_wide.cu; t is a sum of g terms of 2 ulp, and its logarithm one of f32
+ *              depth. A tile of 128 x 128 would take a third less, but no second block fits beside it
+ *   error      as sweep_wide.cu; t is a sum of g terms of 2 ulp, and its logarithm one of f32
  */
 #include "mixture.cuh"
 #define STREAM_SHAPE(x) SKL_MIXED_##x
@@ -23,6 +25,43 @@
 
 namespace
 {
+
+/* The last DEPTH entries of a product, group of 16 columns by group; done(group) is called when it is complete. */
+template <int TYPE, class PARTS, class DONE>
+SKL_DEVICE void last_chunk(stream<TYPE, PARTS> &f, warp_logits &x, DONE done)
+{
+    uint32_t a[STEPS][MT][4];
+    f.copy_chunk();
+    f.chunks_left--;
+#pragma unroll
+    for (int i = 0; i < MT * 4; i++) a[0][i / 4][i % 4] = f.a[0][i / 4][i % 4];
+#pragma unroll
+    for (int i = MT; i < STEPS * MT; i++)
+        load_matrices(a[i / MT][i % MT], ((f.a_at + f.stage) ^ (i / MT << 5)) + i % MT * 16 * DEPTH * 2);
+#pragma unroll
+    for (int i = 0; i < GROUPS * STEPS; i++) {
+        const int group = i / STEPS, k = i % STEPS, next = i + 1;
+        if (next < GROUPS * STEPS)
+            load_matrices(f.b[next & 1], ((f.b_at + f.stage) ^ (next % STEPS << 5)) + next / STEPS * 16 * DEPTH * 2);
+        else
+            f.next_chunk();
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            multiply<TYPE>(x[group][m][0], a[k][m], f.b[i & 1][0], f.b[i & 1][1]);
+            multiply<TYPE>(x[group][m][1], a[k][m], f.b[i & 1][2], f.b[i & 1][3]);
+        }
+        if (k == STEPS - 1)
+            done(group);
+    }
+}
+
+/* x += the products of 'dim' entries. */
+template <int TYPE, class PARTS, class DONE>
+SKL_DEVICE void product_then(stream<TYPE, PARTS> &f, warp_logits &x, int dim, DONE done)
+{
+    f.add_product(x, dim - DEPTH);
+    last_chunk(f, x, done);
+}
 
 /* The products of all heads, then Q's. */
 struct mixed_sides {
@@ -50,39 +89,56 @@ struct mixed_sides {
         return p.mixture.members * chunks_of(p.side[0]) + chunks_of(p.side[1]);
     }
 
-    /* t (+)= the parts of a head, whose product is x. inner is 1 without a softcap: the host keeps other signs away. */
+    /* t += the parts of a head, whose scores are x, of a group of columns; x becomes 0. */
     static __device__ __forceinline__ void add(const skl_gpu_mixture &m, const skl_gpu_member (&row)[2 * MT],
-                                               warp_logits &x, warp_logits &t)
+                                               float (&x)[MT][2][4], float (&t)[MT][2][4])
     {
-        if (m.cap != 0) {
 #pragma unroll
-            for (int i = 0; i < GROUPS * MT * 8; i++) {
-                float &v = x[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4];
+        for (int i = 0; i < MT * 8; i++) {
+            float &v = x[i / 8][i / 4 % 2][i % 4];
+            t[i / 8][i / 4 % 2][i % 4] += member_part(m, row[2 * (i / 8) + i % 4 / 2], v);
+            v = 0;
+        }
+    }
+
+    /* Of the lane's rows under head k. Rows that are not there have some other's: args.h. */
+    template <class F> static __device__ __forceinline__ void members(const F &f, int k, skl_gpu_member (&row)[2 * MT])
+    {
+        const skl_gpu_member *of = f.p.mixture.member + k * f.p.rows + f.at.first + f.row_in_tile(0, 0);
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) row[i] = of[8 * i];
+    }
+
+    template <class F>
+    static __device__ __forceinline__ void capped(F &f, const skl_gpu_mixture &m, const skl_gpu_member (&row)[2 * MT],
+                                                  warp_logits (&x)[2])
+    {
+        f.add_product(x[1], f.p.side[0].dim);
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+#pragma unroll
+            for (int i = 0; i < MT * 8; i++) {
+                float &v = x[1][group][i / 8][i / 4 % 2][i % 4];
                 v = member_score(m, v);
             }
-        }
-#pragma unroll
-        for (int i = 0; i < GROUPS * MT * 8; i++) {
-            const int group = i / (MT * 8), tile = i / 8 % MT, block = i / 4 % 2, e = i % 4;
-            t[group][tile][block][e] += member_part(m, row[2 * tile + e / 2], x[group][tile][block][e]);
+            add(m, row, x[1][group], x[0][group]);
         }
     }
 
     template <class F> static __device__ __forceinline__ void logits(F &f, warp_logits (&x)[2])
     {
         const skl_gpu_mixture &m = f.p.mixture;
-#pragma unroll
-        for (int i = 0; i < GROUPS * MT * 8; i++) x[0][i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
+        clear(x[0]), clear(x[1]);
 #pragma unroll 1
         for (int k = 0; k < m.members; k++) {
             skl_gpu_member row[2 * MT];
-            const skl_gpu_member *first = m.member + k * f.p.rows + f.at.first;
-#pragma unroll
-            for (int i = 0; i < 2 * MT; i++) row[i] = first[min(f.row_in_tile(i >> 1, i & 1), f.at.valid - 1)];
-            f.product(x[1], f.p.side[0].dim);
-            add(m, row, x[1], x[0]);
+            members(f, k, row);
+            if (m.cap == 0) /* and inner 1: the host keeps other signs away */
+                product_then(f, x[1], f.p.side[0].dim, [&](int group) { add(m, row, x[1][group], x[0][group]); });
+            else
+                capped(f, m, row, x);
         }
-        f.product(x[1], f.p.side[1].dim);
+        product_then(f, x[1], f.p.side[1].dim, [](int) {});
 #pragma unroll
         for (int i = 0; i < GROUPS * MT * 8; i++) {
             float &t = x[0][i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4];
