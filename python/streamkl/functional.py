@@ -107,7 +107,7 @@ def attention_kl(
     details: names of what is to be told of each query, without gradient: the result is then (loss, dict) of tensors
         [B, H, N], packed [total_q, H]. kl, lse_s, lse_t, entropy_s, entropy_t, top1_s, top1_t (the key; 0 where there is
         none), agree, rank_s, rank_t, reverse, jsd, tv as in linear_kl, sink_mass_s, sink_mass_t; and sum and count. On
-        CUDA those of packed sequences and of mixed heads are refused by name, where there is no kernel for them.
+        CUDA those of mixed heads are refused by name, where there is no kernel for them.
 
     divergence: with t the teacher's and s the student's distribution,
         "forward" KL(t || s), "reverse" KL(s || t),

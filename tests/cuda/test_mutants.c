@@ -254,6 +254,8 @@ static void begin(struct subject *s, const char *kernel, int variant)
     c.details = strcmp(last, "_top") == 0, c.mix = mixed ? 2 : 0;
     if (by_columns || fused)
         c.rows = 200, c.cols = 400, c.heads = 2, c.key_heads[S] = variant ? 2 : 1, c.ranges = 1;
+    else if (variant && mixed && !plain)
+        c.softcap[T] = 9; /* another way through the products */
     else if (variant)
         return;
     if (by_rows || by_columns || fused || strcmp(last, "_dz") == 0) {

@@ -26,12 +26,14 @@
 namespace
 {
 
-/* The last DEPTH entries of a product, group of 16 columns by group; done(group) is called when it is complete. */
-template <int TYPE, class PARTS, class DONE>
+/* The last DEPTH entries of a product, group of 16 columns by group; done(group) is called when it is complete. END:
+ * nothing comes behind it. */
+template <bool END, int TYPE, class PARTS, class DONE>
 SKL_DEVICE void last_chunk(stream<TYPE, PARTS> &f, warp_logits &x, DONE done)
 {
     uint32_t a[STEPS][MT][4];
-    f.copy_chunk();
+    if (!END)
+        f.copy_chunk();
     f.chunks_left--;
 #pragma unroll
     for (int i = 0; i < MT * 4; i++) a[0][i / 4][i % 4] = f.a[0][i / 4][i % 4];
@@ -43,7 +45,7 @@ SKL_DEVICE void last_chunk(stream<TYPE, PARTS> &f, warp_logits &x, DONE done)
         const int group = i / STEPS, k = i % STEPS, next = i + 1;
         if (next < GROUPS * STEPS)
             load_matrices(f.b[next & 1], ((f.b_at + f.stage) ^ (next % STEPS << 5)) + next / STEPS * 16 * DEPTH * 2);
-        else
+        else if (!END)
             f.next_chunk();
 #pragma unroll
         for (int m = 0; m < MT; m++) {
@@ -56,15 +58,15 @@ SKL_DEVICE void last_chunk(stream<TYPE, PARTS> &f, warp_logits &x, DONE done)
 }
 
 /* x += the products of 'dim' entries. */
-template <int TYPE, class PARTS, class DONE>
+template <bool END, int TYPE, class PARTS, class DONE>
 SKL_DEVICE void product_then(stream<TYPE, PARTS> &f, warp_logits &x, int dim, DONE done)
 {
     f.add_product(x, dim - DEPTH);
-    last_chunk(f, x, done);
+    last_chunk<END>(f, x, done);
 }
 
 /* The products of all heads, then Q's. */
-struct mixed_sides {
+struct mixed_products {
     static constexpr bool FINITE = false;
     static constexpr int FIRST = 0;
 
@@ -124,7 +126,10 @@ struct mixed_sides {
             add(m, row, x[1][group], x[0][group]);
         }
     }
+};
 
+/* ONE: of one tile. */
+template <bool ONE> struct mixed_sides : mixed_products {
     template <class F> static __device__ __forceinline__ void logits(F &f, warp_logits (&x)[2])
     {
         const skl_gpu_mixture &m = f.p.mixture;
@@ -134,11 +139,12 @@ struct mixed_sides {
             skl_gpu_member row[2 * MT];
             members(f, k, row);
             if (m.cap == 0) /* and inner 1: the host keeps other signs away */
-                product_then(f, x[1], f.p.side[0].dim, [&](int group) { add(m, row, x[1][group], x[0][group]); });
+                product_then<false>(f, x[1], f.p.side[0].dim,
+                                    [&](int group) { add(m, row, x[1][group], x[0][group]); });
             else
                 capped(f, m, row, x);
         }
-        product_then(f, x[1], f.p.side[1].dim, [](int) {});
+        product_then<ONE>(f, x[1], f.p.side[1].dim, [](int) {});
 #pragma unroll
         for (int i = 0; i < GROUPS * MT * 8; i++) {
             float &t = x[0][i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4];
@@ -297,6 +303,6 @@ SKL_DEVICE float dx_of_q(const skl_gpu_grad &g, const skl_gpu_factors &f, const 
         body;                                                             \
     }
 
-KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>, mixed_sides>(args)))
-KERNEL(SKL_TYPE, dz, skl_gpu_slab, (slab<SKL_TYPE, mixed_sides>(args, dx_of_q)))
+KERNEL(SKL_TYPE, kl, skl_gpu_forward, (sweep<SKL_TYPE, push_kl<MT, 2>, mixed_sides<false>>(args)))
+KERNEL(SKL_TYPE, dz, skl_gpu_slab, (slab<SKL_TYPE, mixed_sides<true>>(args, dx_of_q)))
 KERNEL(SKL_TYPE, lse, skl_gpu_forward, sweep_head<SKL_TYPE>(args))
