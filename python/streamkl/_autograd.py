@@ -22,6 +22,8 @@ from ._ops import INPUTS, OPERANDS, row_bits
 from ._options import DIVERGENCE, IGNORE_INDEX, TAIL, TEMPERATURE, Options
 
 _LSES = row_bits("m_s", "m_t", "l_s", "l_t")
+_PIECE = 32704  # numbers that torch multiplies without its threads: it wakes them from 32768 on
+_FEW = 1 << 20  # numbers of a gradient that one thread scales in a millisecond
 
 
 def saved_rows_of(options: Options, inputs: Sequence) -> int:
@@ -71,13 +73,25 @@ def _own(args: Tuple) -> Tuple:
     return args if isinstance(args[0], Tensor) else args[1:]
 
 
+def _scaled(grad: Tensor, g: Tensor) -> Tensor:
+    """grad * g. A short one piece by piece: torch's threads, once woken, look for more work for milliseconds, on the
+    processors that the threads of the next call want."""
+    plain = type(grad) is Tensor and grad.is_contiguous() and grad.device.type == "cpu"
+    if not plain or grad.numel() > _FEW or torch.compiler.is_compiling():
+        return grad * g
+    scaled = torch.empty_like(grad)
+    for piece, to in zip(grad.view(-1).split(_PIECE), scaled.view(-1).split(_PIECE)):
+        torch.mul(piece, g, out=to)
+    return scaled
+
+
 class _Scale(_Once):
     """g, dtypes, gradients, operands: the operands are there so that a double backward comes by."""
 
     @staticmethod
     def forward(*args):
         g, dtypes, *grads = _own(args)
-        return tuple((grad * g).to(dtype) for grad, dtype in zip(grads, dtypes))
+        return tuple(_scaled(grad, g).to(dtype) for grad, dtype in zip(grads, dtypes))
 
 
 class _Recompute(_Once):
