@@ -228,7 +228,7 @@ static void choose_tiles(struct skl_plan *plan)
     int64_t even = (tiles + chunks - 1) / chunks * chunks, bk = round_up((columns + even - 1) / even, strip);
     if (bk < NARROW || bk > SKL_BK)
         bk = round_up((columns + tiles - 1) / tiles, strip);
-    plan->bk = (int)most(least(bk, SKL_BK), strip);
+    plan->bk = (int)most(least(bk, SKL_BK), strip), plan->strip = (int)strip;
     plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
     plan->tasks = plan->by_tile ? chunks : TASKS;
 }

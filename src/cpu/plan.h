@@ -52,6 +52,7 @@ struct skl_plan {
     const struct skl_kernels *kernels;
     const struct skl_products *products[2]; /* of P and Q */
     int bk;                                 /* columns in a tile, at most SKL_BK */
+    int strip;                              /* columns that the products take at once: a tile is whole strips */
     int slice; /* columns of a panel's tile that are scored and used at a time: SKL_SLICE, or SKL_BK */
     int block_rows, panels, blocks;
     int64_t rows, columns;   /* of the largest segment */
@@ -135,6 +136,7 @@ struct skl_block {
     int masked;                               /* not every row lists all of them: 'seen' says which */
     int64_t chunks;                           /* that the tiles it sees are cut into */
     int64_t first_column, last_column;        /* union of the ranges */
+    int64_t end;                              /* last_column up to a whole strip, or the columns' end */
     int64_t kept_from;                        /* the tile that is first of the kept ones */
     int64_t next_segment, end_segment;        /* own_columns: segments still to come of this block's group ... */
     int64_t next_row;                         /* ... and rows of the first of them that are done */

@@ -11,7 +11,7 @@
 
 int skl_tile_columns(const struct skl_block *block, int64_t tile)
 {
-    int64_t left = block->columns - tile * block->bk;
+    int64_t left = block->end - tile * block->bk;
     return left < block->bk ? (int)left : block->bk;
 }
 

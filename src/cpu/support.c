@@ -5,6 +5,13 @@
  */
 #include "run.h"
 
+/* Up to where columns are fetched and summed: nobody sees those behind it. Pooled keys go by whole tiles. */
+static int64_t end_of(const struct skl_run *run, const struct skl_block *block)
+{
+    int64_t strip = run->plan.strip, end = (block->last_column + strip - 1) / strip * strip;
+    return end < block->columns && !run->work->pool_block ? end : block->columns;
+}
+
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
 {
     int nr = run->plan.kernels->nr;
@@ -24,6 +31,7 @@ void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
         block->first_column = lo < block->first_column ? lo : block->first_column;
         block->last_column = hi > block->last_column ? hi : block->last_column;
     }
+    block->end = end_of(run, block);
 }
 
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0, int *j1)

@@ -163,15 +163,18 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
     const float *rows = (const float *)block + d0 * block_rows;
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {
-        int strip = j / MR, whole = d == NR && j + MR <= n;
+        int strip = j / MR, whole = d == NR && j + MR <= n, any = 0;
         vf c[MR][NV];
         ask_c(db + (j + MR) * stride, stride, n - j - MR);
         clear_c(c);
         for (int panel = 0; panel < panels; panel++) {
             ask(&soon, lines);
+            any |= live[panel * SKL_STRIPS_MAX + strip];
             if (live[panel * SKL_STRIPS_MAX + strip])
                 micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, NULL, 0, c);
         }
+        if (!any)
+            continue;
         if (whole) {
             add_c(c, db + j * stride, stride);
         } else {
