@@ -43,6 +43,19 @@ static inline vf vscale(vf a, vf n)
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
+/* x = k / 8 + r with an integer k and |r| <= 1/16: returns r, and s = 2^{k / 8} for -127 <= x < 128. The sum with a number
+ * whose last place is 1/8 has k in its lowest bits: the permutation reads three of them, and a shift makes all of them an
+ * exponent and three bits too many, which the table's numbers are short of. */
+#define HAS_EIGHTHS
+static inline vf vsplit_eighth(vf x, vf *s)
+{
+    const vi table = _mm256_setr_epi32(0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a,
+                                       0x3f7744fd, 0x3f7ac0c7);
+    vf at = x + _mm256_set1_ps(1572864.0f);
+    vi k = _mm256_castps_si256(at);
+    *s = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_permutevar8x32_epi32(table, k), _mm256_slli_epi32(k, 20)));
+    return x - (at - _mm256_set1_ps(1572864.0f));
+}
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
 static inline vf vexponent(vf a, vf *scale)
 {
@@ -50,6 +63,14 @@ static inline vf vexponent(vf a, vf *scale)
     vi k = _mm256_srai_epi32(_mm256_sub_epi32(_mm256_castps_si256(a), half), 23);
     *scale = _mm256_castsi256_ps(_mm256_sub_epi32(one, _mm256_slli_epi32(k, 23)));
     return _mm256_cvtepi32_ps(k);
+}
+/* A loop over the lanes would become one over single numbers. */
+#define HAS_ADD_LANES
+static inline void add_lanes(double *sum, vf x)
+{
+    __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    _mm256_storeu_pd(sum, _mm256_add_pd(_mm256_loadu_pd(sum), low));
+    _mm256_storeu_pd(sum + 4, _mm256_add_pd(_mm256_loadu_pd(sum + 4), high));
 }
 static inline vf vload_bf16(const uint16_t *x)
 {
