@@ -73,6 +73,8 @@ static inline struct mixture mixture_of(const struct column *c, const struct skl
 typedef void column_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q);
 typedef vf column_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side);
 
+/* From scores to a term is a chain of some 25 operations that wait for one another. Columns first and terms after them, a
+ * few at a time, are two shorter chains, of which the processor has more under way: a fifth less time on Zen 4. */
 static inline __attribute__((always_inline)) void sum_columns(int n, const float *x_p, const float *x_q,
                                                               const struct skl_panel_factors *f, column_terms *terms,
                                                               struct skl_panel_state *s)
@@ -82,10 +84,10 @@ static inline __attribute__((always_inline)) void sum_columns(int n, const float
         for (int j = 0, end; j < n; j = end) {
             vf part_p = vset(0.0f), part_q = part_p;
             end = short_sum_end(j, n);
-            for (int i = j; i < end; i++) {
-                struct column c = column_of(vload(x_p + i * NR + v * VL), vload(x_q + i * NR + v * VL), f, v);
-                terms(&c, f, v, &part_p, &part_q);
-            }
+            struct column c[SHORT_SUM];
+            for (int i = j; i < end; i++)
+                c[i - j] = column_of(vload(x_p + i * NR + v * VL), vload(x_q + i * NR + v * VL), f, v);
+            for (int i = j; i < end; i++) terms(&c[i - j], f, v, &part_p, &part_q);
             acc_p += part_p;
             acc_q += part_q;
         }
@@ -98,13 +100,19 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
                                                              const struct skl_panel_factors *f, column_dz *dz)
 {
     for (int v = 0; v < NV; v++)
-        for (int j = 0; j < n; j++) {
-            float *at_p = x_p + j * NR + v * VL, *at_q = x_q + j * NR + v * VL;
-            struct column c = column_of(vload(at_p), vload(at_q), f, v);
-            if (want & 1)
-                vstore(at_p, dz(&c, f, v, 0) + vload(f->own[0] + v * VL) * of_side(&c, 0, c.large, c.small));
-            if (want & 2)
-                vstore(at_q, dz(&c, f, v, 1) + vload(f->own[1] + v * VL) * of_side(&c, 1, c.large, c.small));
+        for (int j0 = 0, end; j0 < n; j0 = end) {
+            struct column cs[SHORT_SUM];
+            end = short_sum_end(j0, n);
+            for (int j = j0; j < end; j++)
+                cs[j - j0] = column_of(vload(x_p + j * NR + v * VL), vload(x_q + j * NR + v * VL), f, v);
+            for (int j = j0; j < end; j++) {
+                float *at_p = x_p + j * NR + v * VL, *at_q = x_q + j * NR + v * VL;
+                struct column c = cs[j - j0];
+                if (want & 1)
+                    vstore(at_p, dz(&c, f, v, 0) + vload(f->own[0] + v * VL) * of_side(&c, 0, c.large, c.small));
+                if (want & 2)
+                    vstore(at_q, dz(&c, f, v, 1) + vload(f->own[1] + v * VL) * of_side(&c, 1, c.large, c.small));
+            }
         }
 }
 

@@ -89,12 +89,14 @@ static inline void raise_both(int n, const float *y_p, const float *y_q, int v, 
     move_acc(old_p, old_q, *m_p, *m_q, unit, l_p_old, s->acc[0] + v * VL);
 }
 
+#ifndef HAS_ADD_LANES
 static inline void add_lanes(double *sum, vf x)
 {
     float lanes[VL];
     vstore(lanes, x);
     for (int i = 0; i < VL; i++) sum[i] += (double)lanes[i];
 }
+#endif
 
 /* A tile's sum is a sum of sums over this many columns: in chains this short, rounding stays below that of the
  * logits. */
@@ -105,22 +107,27 @@ static inline int short_sum_end(int j, int n)
     return j + SHORT_SUM < n ? j + SHORT_SUM : n;
 }
 
-static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *x_p, float *x_q, const float unit[2],
-                                                                  float slack, enum skl_keep keep,
-                                                                  struct skl_panel_state *s)
+/* Lane groups that are pushed side by side: with 16 registers one, the sums of two would live on the stack. */
+enum { AT_ONCE = MR * NV > 12 ? NV : 1 };
+
+/* The sums of AT_ONCE lane groups over a tile, under given references; 'keep' says what takes the scores' place. */
+struct kl_sums {
+    vf l_p[AT_ONCE], l_q[AT_ONCE], acc[AT_ONCE];
+    vf highest[AT_ONCE]; /* y of both sides, where nothing is kept */
+};
+
+static inline __attribute__((always_inline)) struct kl_sums
+sum_kl_lanes(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep, const vf *m_p, const vf *m_q)
 {
-    vf m_p[NV], m_q[NV], l_p[NV], l_q[NV], acc[NV], zero = vset(0.0f), unit_p = vset(unit[0]), unit_q = vset(unit[1]);
-    UNROLLED for (int v = 0; v < NV; v++)
-    {
-        raise_both(n, x_p, x_q, v, unit, vset(slack), s, &m_p[v], &m_q[v]);
-        l_p[v] = l_q[v] = acc[v] = zero;
-    }
+    vf zero = vset(0.0f), unit_p = vset(unit[0]), unit_q = vset(unit[1]);
+    struct kl_sums sum;
+    UNROLLED for (int v = 0; v < AT_ONCE; v++) sum.l_p[v] = sum.l_q[v] = sum.acc[v] = sum.highest[v] = zero;
     for (int j = 0, end; j < n; j = end) {
-        vf short_p[NV], short_q[NV], short_acc[NV];
+        vf short_p[AT_ONCE], short_q[AT_ONCE], short_acc[AT_ONCE];
         end = short_sum_end(j, n);
-        UNROLLED for (int v = 0; v < NV; v++) short_p[v] = short_q[v] = short_acc[v] = zero;
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) short_p[v] = short_q[v] = short_acc[v] = zero;
         for (int i = j; i < end; i++) {
-            UNROLLED for (int v = 0; v < NV; v++)
+            UNROLLED for (int v = 0; v < AT_ONCE; v++)
             {
                 float *at_p = x_p + i * NR + v * VL, *at_q = x_q + i * NR + v * VL;
                 vf y_p = (vload(at_p) - m_p[v]) * unit_p, y_q = (vload(at_q) - m_q[v]) * unit_q;
@@ -129,18 +136,55 @@ static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *
                 short_p[v] += e_p;
                 short_q[v] += e_q;
                 short_acc[v] = vfma(e_p, d, short_acc[v]);
+                if (keep == SKL_KEEP_NOTHING)
+                    sum.highest[v] = vmax(y_p, vmax(y_q, sum.highest[v]));
                 if (keep == SKL_KEEP_EXP_Q || keep == SKL_KEEP_EXP_P)
                     vstore(at_p, e_p), vstore(at_q, keep == SKL_KEEP_EXP_Q ? e_q : d);
             }
         }
-        UNROLLED for (int v = 0; v < NV; v++) l_p[v] += short_p[v], l_q[v] += short_q[v], acc[v] += short_acc[v];
+        UNROLLED for (int v = 0; v < AT_ONCE; v++)
+        {
+            sum.l_p[v] += short_p[v], sum.l_q[v] += short_q[v], sum.acc[v] += short_acc[v];
+        }
     }
-    UNROLLED for (int v = 0; v < NV; v++)
+    return sum;
+}
+
+/* Where the scores stay, the old references are tried first: the sums find out by the way whether a score lies too far
+ * above them, and are made again in the rare case. */
+static inline __attribute__((always_inline)) void push_kl_lanes(int n, float *x_p, float *x_q, int v0,
+                                                                const float unit[2], float slack, enum skl_keep keep,
+                                                                struct skl_panel_state *s)
+{
+    vf m_p[AT_ONCE], m_q[AT_ONCE], limit = vset(slack);
+    struct kl_sums sum;
+    uint32_t raise = keep != SKL_KEEP_NOTHING;
+    UNROLLED for (int v = 0; v < AT_ONCE; v++)
     {
-        add_lanes(s->l[0] + v * VL, l_p[v]);
-        add_lanes(s->l[1] + v * VL, l_q[v]);
-        add_lanes(s->acc[0] + v * VL, acc[v]);
+        m_p[v] = vload(s->m[0] + (v0 + v) * VL), m_q[v] = vload(s->m[1] + (v0 + v) * VL);
+        raise |= vbits(vnle(vset(-FLT_MAX), m_p[v])) | vbits(vnle(vset(-FLT_MAX), m_q[v])); /* nothing was seen yet */
     }
+    if (!raise) {
+        sum = sum_kl_lanes(n, x_p + v0 * VL, x_q + v0 * VL, unit, SKL_KEEP_NOTHING, m_p, m_q);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise |= vbits(vnle(sum.highest[v], limit));
+    }
+    if (raise) {
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise_both(n, x_p, x_q, v0 + v, unit, limit, s, &m_p[v], &m_q[v]);
+        sum = sum_kl_lanes(n, x_p + v0 * VL, x_q + v0 * VL, unit, keep, m_p, m_q);
+    }
+    UNROLLED for (int v = 0; v < AT_ONCE; v++)
+    {
+        add_lanes(s->l[0] + (v0 + v) * VL, sum.l_p[v]);
+        add_lanes(s->l[1] + (v0 + v) * VL, sum.l_q[v]);
+        add_lanes(s->acc[0] + (v0 + v) * VL, sum.acc[v]);
+    }
+}
+
+static inline __attribute__((always_inline)) void push_kl_keeping(int n, float *x_p, float *x_q, const float unit[2],
+                                                                  float slack, enum skl_keep keep,
+                                                                  struct skl_panel_state *s)
+{
+    for (int v = 0; v < NV; v += AT_ONCE) push_kl_lanes(n, x_p, x_q, v, unit, slack, keep, s);
 }
 
 static void push_kl(int n, float *x_p, float *x_q, const float unit[2], float slack, enum skl_keep keep,
