@@ -20,22 +20,30 @@ enum {
 
 #define UNROLLED _Pragma("GCC unroll 16")
 
-static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
-                                                               const float *B, const char *stream, int lines,
-                                                               vf c[MR][NV])
+static inline __attribute__((always_inline)) void outer_product(const float *A, int64_t ars, const float *B,
+                                                                vf c[MR][NV])
 {
-    _Pragma("GCC unroll 1") for (int k = 0; k < K; k++)
+    vf b[NV];
+    UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + v * VL);
+    UNROLLED for (int i = 0; i < MR; i++)
     {
-        vf b[NV];
-        if (stream && k < lines) /* a constant NULL but where memory is the limit; into L2, L1 is for this strip */
-            __builtin_prefetch(stream + 64 * k, 0, 2);
-        UNROLLED for (int v = 0; v < NV; v++) b[v] = vload(B + k * NR + v * VL);
-        UNROLLED for (int i = 0; i < MR; i++)
-        {
-            vf a = vset(A[i * ars + k * aks]);
-            UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(a, b[v], c[i][v]);
-        }
+        vf a = vset(A[i * ars]);
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vfma(a, b[v], c[i][v]);
     }
+}
+
+/* By two: 1 % faster than one by one on Zen 4 with AVX2; by four it was 6 % slower. */
+static inline __attribute__((always_inline)) void micro_kernel(int K, const float *A, int64_t ars, int64_t aks,
+                                                               const float *B, vf c[MR][NV])
+{
+    int k = 0;
+    _Pragma("GCC unroll 1") for (; k + 2 <= K; k += 2)
+    {
+        outer_product(A + k * aks, ars, B + k * NR, c);
+        outer_product(A + (k + 1) * aks, ars, B + (k + 1) * NR, c);
+    }
+    if (k < K)
+        outer_product(A + k * aks, ars, B + k * NR, c);
 }
 
 /* Asks for the next 'lines' of what will be wanted. Always inline: GCC takes a function that only prefetches for one
@@ -78,7 +86,7 @@ static inline __attribute__((always_inline)) void asking_kernel(int K, const flo
 {
     for (int k = 0; k < K; k += ASK_STEP) {
         ask(soon, lines);
-        micro_kernel(K - k < ASK_STEP ? K - k : ASK_STEP, A + k * aks, ars, aks, B + k * NR, NULL, 0, c);
+        micro_kernel(K - k < ASK_STEP ? K - k : ASK_STEP, A + k * aks, ars, aks, B + k * NR, c);
     }
 }
 
@@ -114,19 +122,40 @@ static inline __attribute__((always_inline)) void ask_c(const float *C, int64_t 
         __builtin_prefetch(C + i * ldc + v, 1, 3);
 }
 
+/* Where memory is the limit: a strip asks for the same one of the next tile, a line a step; into L2, L1 is for this
+ * strip. */
+static __attribute__((noinline)) void stream_logits(int n, int k, const float *columns, int64_t ld, const float *rows,
+                                                    const struct skl_soon *soon, int add, float *y)
+{
+    int lines = MR * soon->bytes / 64;
+    for (int j = 0; j < n; j += MR) {
+        const char *next = soon->at + j * soon->stride;
+        vf c[MR][NV];
+        clear_c(c);
+        _Pragma("GCC unroll 1") for (int i = 0; i < k; i++)
+        {
+            if (i < lines)
+                __builtin_prefetch(next + 64 * i, 0, 2);
+            outer_product(columns + j * ld + i, ld, rows + i * NR, c);
+        }
+        put_c(c, add, y + j * NR);
+    }
+}
+
 static void logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0,
                    struct skl_soon soon, int add, float *y)
 {
     const int64_t ld = tile.ld;
     const float *columns = (const float *)tile.at + first * ld, *rows = (const float *)panel + d0 * NR;
     int strips = (n + MR - 1) / MR, lines = lines_each(&soon, strips * ((k + ASK_STEP - 1) / ASK_STEP));
+    if (soon.stream) {
+        stream_logits(n, k, columns, ld, rows, &soon, add, y);
+        return;
+    }
     for (int j = 0; j < n; j += MR) {
         vf c[MR][NV];
         clear_c(c);
-        if (soon.stream) /* the same strip of the next tile, a line a step */
-            micro_kernel(k, columns + j * ld, ld, 1, rows, soon.at + j * soon.stride, MR * soon.bytes / 64, c);
-        else
-            asking_kernel(k, columns + j * ld, ld, 1, rows, &soon, lines, c);
+        asking_kernel(k, columns + j * ld, ld, 1, rows, &soon, lines, c);
         put_c(c, add, y + j * NR);
     }
 }
@@ -171,7 +200,7 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
             ask(&soon, lines);
             any |= live[panel * SKL_STRIPS_MAX + strip];
             if (live[panel * SKL_STRIPS_MAX + strip])
-                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, NULL, 0, c);
+                micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
         }
         if (!any)
             continue;
