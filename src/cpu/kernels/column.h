@@ -73,8 +73,8 @@ static inline struct mixture mixture_of(const struct column *c, const struct skl
 typedef void column_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q);
 typedef vf column_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side);
 
-/* From scores to a term is a chain of some 25 operations that wait for one another. Columns first and terms after them, a
- * few at a time, are two shorter chains, of which the processor has more under way: a fifth less time on Zen 4. */
+/* From scores to a term is a chain of some 25 operations that wait for one another. Columns first and terms after them,
+ * a few at a time, are two shorter chains, of which the processor has more under way: a sixth less time on Zen 4. */
 static inline __attribute__((always_inline)) void sum_columns(int n, const float *x_p, const float *x_q,
                                                               const struct skl_panel_factors *f, column_terms *terms,
                                                               struct skl_panel_state *s)

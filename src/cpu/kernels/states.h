@@ -6,8 +6,9 @@
  *     push_kl    m: unit (max x - m) <= slack,  l += 2^y,  acc += 2^{y_P} (y_P - y_Q)      one pass, closes KL(P || Q)
  *     push_lse   m = max x,  l += 2^y                          the first sweep of the other divergences
  *
- * Bytes: 8 per (row, column) are read, twice while they are in L1. A tile's sums are f32 chains of at most 16 terms,
- * and of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the number of tiles.
+ * Bytes: 8 per (row, column) are read, twice while they are in L1 where something is kept. A tile's sums are f32 chains
+ * of at most 16 terms, and of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the
+ * number of tiles.
  */
 #define LN2 0.693147180559945f
 
@@ -158,7 +159,7 @@ static inline __attribute__((always_inline)) void push_kl_lanes(int n, float *x_
 {
     vf m_p[AT_ONCE], m_q[AT_ONCE], limit = vset(slack);
     struct kl_sums sum;
-    uint32_t raise = keep != SKL_KEEP_NOTHING;
+    uint32_t raise = keep != SKL_KEEP_NOTHING || slack == 0; /* without slack it would not be rare */
     UNROLLED for (int v = 0; v < AT_ONCE; v++)
     {
         m_p[v] = vload(s->m[0] + (v0 + v) * VL), m_q[v] = vload(s->m[1] + (v0 + v) * VL);

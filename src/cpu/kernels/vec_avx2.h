@@ -43,9 +43,9 @@ static inline vf vscale(vf a, vf n)
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
-/* x = k / 8 + r with an integer k and |r| <= 1/16: returns r, and s = 2^{k / 8} for -127 <= x < 128. The sum with a number
- * whose last place is 1/8 has k in its lowest bits: the permutation reads three of them, and a shift makes all of them an
- * exponent and three bits too many, which the table's numbers are short of. */
+/* x = k / 8 + r with an integer k and |r| <= 1/16: returns r, and s = 2^{k / 8} for -127 <= x < 128. The sum with a
+ * number whose last place is 1/8 has k in its lowest bits: the permutation reads three of them, and a shift makes all
+ * of them an exponent and three bits too many, which the table's numbers are short of. */
 #define HAS_EIGHTHS
 static inline vf vsplit_eighth(vf x, vf *s)
 {

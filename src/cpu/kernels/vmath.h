@@ -28,8 +28,8 @@ static inline vf vexp2(vf x)
     return vscale(vfma(s * r, p, s), x);
 }
 #elif defined(HAS_EIGHTHS)
-/* s 2^r with 2^r = 1 + r P(r) for |r| <= 1/16, relative error 2.7e-8: eleven operations. At -127 s is 0, and between that
- * and EXP2_MIN it is subnormal: flushed. */
+/* s 2^r with 2^r = 1 + r P(r) for |r| <= 1/16, relative error 2.7e-8: eleven operations. At -127 s is 0, and between
+ * that and EXP2_MIN it is subnormal: flushed. */
 static inline vf vexp2(vf x)
 {
     vf s, r = vsplit_eighth(vmax(vset(-127.0f), x), &s);
