@@ -288,7 +288,6 @@ MUTANTS = [
     ('topk_kernels.cu', 'topk_kernels', 'args.unit * (score_of(own.key[k]) - m)', '(score_of(own.key[k]) - m)', "a score's unit"),
     ('topk_kernels.cu', 'topk_kernels', '!(own.rest.l > 0) ? (double)NAN', 'false ? (double)NAN', 'the tail of a row without a softmax'),
     ('topk_kernels.cu', 'topk_kernels', 'r.hi < 0 ? (double)NAN : 0', '0', 'rows of which nobody knows what they see'),
-    ('stream.cuh', 'sweep_wide_bf16', '!empty && at < args.first_column + args.columns', '!empty', 'scores behind a slab'),
     ('stream.cuh', 'sweep_wide_bf16', 'row_of_slab * args.ld - args.first_column;\n        float x', 'row_of_slab * args.ld;\n        float x',
      'scores of slabs after the first'),
     ('key_kernels.cu', 'key_kernels', 'blockIdx.x * slab.ld - slab.first_column', 'blockIdx.x * slab.ld', 'scores of slabs after the first'),
