@@ -31,6 +31,7 @@ option(STREAMKL_CUDA "Build the CUDA back end" ${cuda_default})
 set(cuda_planning
   src/cuda/host/attention_grad.c
   src/cuda/host/details.c
+  src/cuda/host/index.c
   src/cuda/host/kernels.c
   src/cuda/host/keys.c
   src/cuda/host/labels.c

@@ -68,6 +68,15 @@ void kit_index_logits(const struct skl_problem *p, int64_t b, int64_t i, int64_t
     }
 }
 
+/* to and to2, if there are any, get a term and its square. */
+static void add_term(double *to, double *to2, int64_t at, double term)
+{
+    if (to)
+        to[at] += term;
+    if (to2)
+        to2[at] += term * term;
+}
+
 /* dz of the row into the operands. */
 static void back(const struct skl_problem *p, int64_t b, int64_t i, int64_t lo, int64_t n, const double *s,
                  const double *dz, struct kit_indexer *out)
@@ -78,17 +87,15 @@ static void back(const struct skl_problem *p, int64_t b, int64_t i, int64_t lo, 
     for (int64_t h = 0; h < H; h++) {
         double wh = kit_element(w, b * w->stride[0] + i * w->stride[1] + h * w->stride[2]);
         for (int64_t j = 0; j < n; j++) {
-            int on = p->identity || s[h * n + j] > 0;
-            double dx = on ? dz[j] * scale * wh : 0;
-            if (out->dw && on)
-                out->dw[(b * N + i) * H + h] += dz[j] * scale * s[h * n + j];
+            if (!p->identity && !(s[h * n + j] > 0))
+                continue;
+            double dx = dz[j] * scale * wh;
+            add_term(out->dw, out->dw2, (b * N + i) * H + h, dz[j] * scale * s[h * n + j]);
             for (int64_t d = 0; d < D; d++) {
-                if (out->da)
-                    out->da[((b * H + h) * N + i) * D + d] += dx * kit_element(k, b * k->stride[0] +
-                                                                                      (lo + j) * k->stride[2] + d);
-                if (out->db)
-                    out->db[(b * M + lo + j) * D + d] += dx * kit_element(q, b * q->stride[0] + h * q->stride[1] +
-                                                                                 i * q->stride[2] + d);
+                add_term(out->da, out->da2, ((b * H + h) * N + i) * D + d,
+                         dx * kit_element(k, b * k->stride[0] + (lo + j) * k->stride[2] + d));
+                add_term(out->db, out->db2, (b * M + lo + j) * D + d,
+                         dx * kit_element(q, b * q->stride[0] + h * q->stride[1] + i * q->stride[2] + d));
             }
         }
     }
@@ -139,12 +146,11 @@ void kit_indexer_run(const struct skl_problem *p, struct kit_indexer *out)
     double total = 0, *room = kit_doubles((size_t)((4 + H) * M));
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < N; i++) total += weight_of_row(p, b, i);
-    if (out->da)
-        memset(out->da, 0, (size_t)(B * H * N * D) * sizeof *out->da);
-    if (out->db)
-        memset(out->db, 0, (size_t)(B * M * D) * sizeof *out->db);
-    if (out->dw)
-        memset(out->dw, 0, (size_t)(B * N * H) * sizeof *out->dw);
+    double *each[] = {out->da, out->da2, out->db, out->db2, out->dw, out->dw2};
+    const int64_t entries[] = {B * H * N * D, B * M * D, B * N * H};
+    for (int i = 0; i < 6; i++)
+        if (each[i])
+            memset(each[i], 0, (size_t)entries[i / 2] * sizeof *each[i]);
     out->value = 0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < N; i++) {

@@ -11,9 +11,10 @@
 /* Contiguous; each may be NULL. */
 struct kit_indexer {
     double value;
-    double *loss, *lse_s; /* [B, N] */
-    double *da, *db, *dw; /* of the reduced loss, in the operands' shapes */
-    double *size;         /* [B, N]: 1 + the largest |logit| and |LSE| of the row, of which roundings are a part */
+    double *loss, *lse_s;    /* [B, N] */
+    double *da, *db, *dw;    /* of the reduced loss, in the operands' shapes */
+    double *size;            /* [B, N]: 1 + the largest |logit| and |LSE| of the row, of which roundings are a part */
+    double *da2, *db2, *dw2; /* sums of the squares of what da, db and dw are sums of */
 };
 
 void kit_indexer_run(const struct skl_problem *p, struct kit_indexer *out);

@@ -15,9 +15,6 @@ static enum skl_status check_use(const struct skl_problem *p, const char *name, 
         FAIL("cannot use %s with pool_block = %lld: a sink is no block of keys", name, (long long)p->pool_block);
     if (p->support.data)
         FAIL("cannot use %s with support: a list names keys, and there is none for a sink beside them", name);
-    if (p->use == SKL_INDEXER && p->s.a.device != SKL_CPU)
-        return skl_fail(SKL_UNSUPPORTED, "cannot use %s with an indexer on CUDA: give lse_t, which has them in it",
-                        name);
     if (p->shard)
         FAIL("cannot use %s with a shard: it would be a column of each of them", name);
     if (partial)

@@ -15,17 +15,24 @@ struct trial {
     struct skl_problem p;
     struct kit_tensor q, k, w, q_t, k_t, lse, weight, begin, sink, support, cu_q, cu_k;
     int64_t B, H, N, M, D, T;
+    double unit; /* what dz is rounded by on its way into the gradients, in parts of itself; 0: as all else */
 };
 
 static float loss[MOST], da[MOST * 8], db[MOST * 8], dw[MOST];
 static double want_loss[MOST], want_da[MOST * 8], want_db[MOST * 8], want_dw[MOST], size[MOST];
+static double squares_da[MOST * 8], squares_db[MOST * 8], squares_dw[MOST];
+
+static inline struct kit_tensor make_at(enum kit_place place, int dtype, int ndim, const int64_t *shape, double sd)
+{
+    int dense = place == KIT_ALIGNED || test_chance(2);
+    struct kit_tensor t = kit_tensor(&test_memory, dtype, ndim, shape, 1, dense ? KIT_DENSE : KIT_GAPS, place);
+    kit_fill_normal(&t.t, &test_numbers, sd, KIT_NORMAL);
+    return t;
+}
 
 static inline struct kit_tensor make(int dtype, int ndim, const int64_t *shape, double sd)
 {
-    struct kit_tensor t = kit_tensor(&test_memory, dtype, ndim, shape, 1, test_chance(2) ? KIT_DENSE : KIT_GAPS,
-                                     KIT_AT_END);
-    kit_fill_normal(&t.t, &test_numbers, sd, KIT_NORMAL);
-    return t;
+    return make_at(KIT_AT_END, dtype, ndim, shape, sd);
 }
 
 /* Offsets of three sequences, the second perhaps empty, of n rows or columns. */
@@ -38,15 +45,16 @@ static inline struct kit_tensor offsets(int64_t n)
     return t;
 }
 
-static inline struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads, int dtype, int64_t batch,
-                                 int64_t most_rows)
+/* D_t: of the teacher. place: of the operands. */
+static inline struct trial build_at(enum kit_place place, int64_t H, int64_t D, int64_t D_t, int64_t heads,
+                                    int64_t key_heads, int dtype, int64_t batch, int64_t most_rows)
 {
     struct trial t = {.B = batch, .H = H, .D = D, .T = heads};
     t.N = test_between(1, most_rows), t.M = test_between(most_rows, 7 * most_rows);
     int64_t q[4] = {t.B, H, t.N, D}, k[4] = {t.B, 1, t.M, D}, w[3] = {t.B, t.N, H};
-    int64_t q_t[4] = {t.B, heads, t.N, 24}, k_t[4] = {t.B, key_heads, t.M, 24}, of_rows[2] = {t.B, t.N};
-    t.q = make(dtype, 4, q, 1), t.k = make(dtype, 4, k, 1 / sqrt((double)D)), t.w = make(dtype, 3, w, 1);
-    t.q_t = make(dtype, 4, q_t, 1), t.k_t = make(dtype, 4, k_t, 1);
+    int64_t q_t[4] = {t.B, heads, t.N, D_t}, k_t[4] = {t.B, key_heads, t.M, D_t}, of_rows[2] = {t.B, t.N};
+    t.q = make_at(place, dtype, 4, q, 1), t.k = make_at(place, dtype, 4, k, 1 / sqrt((double)D));
+    t.q_t = make_at(place, dtype, 4, q_t, 1), t.k_t = make_at(place, dtype, 4, k_t, 1), t.w = make(dtype, 3, w, 1);
     t.lse = make(SKL_F32, 3, q_t, 0.3), t.weight = make(SKL_F32, 2, of_rows, 1),
     t.begin = make(SKL_I32, 2, of_rows, 40);
     t.sink = make(dtype, 1, &heads, 3);
@@ -58,6 +66,12 @@ static inline struct trial build(int64_t H, int64_t D, int64_t heads, int64_t ke
     int64_t lists[3] = {t.B, t.N, test_between(1, 150)};
     t.support = make(SKL_I32, 3, lists, 1);
     return t;
+}
+
+static inline struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads, int dtype, int64_t batch,
+                                 int64_t most_rows)
+{
+    return build_at(KIT_AT_END, H, D, 24, heads, key_heads, dtype, batch, most_rows);
 }
 
 /* Keys of the query's own sequence, or blocks of them, some twice, and empty slots. */
@@ -77,36 +91,41 @@ static inline void list_keys(struct trial *t, int64_t block)
 }
 
 /* Any of the options. */
-static inline struct trial random_indexer(int k, int64_t most_rows, int sinks)
+static inline void choose_options(struct trial *t, int k, int lists)
+{
+    struct skl_problem *p = &t->p;
+    p->causal = test_chance(2), p->identity = test_chance(3), p->reduction = test_chance(2) ? SKL_SUM : SKL_MEAN;
+    p->s.scale = test_chance(2) ? 0 : test_chance(2) ? 0.4 : -0.6;
+    p->window_left = test_chance(4) ? test_between(0, 90) : -1;
+    if (test_chance(2))
+        p->lse_t = t->lse.t, p->raw_t = test_chance(2);
+    else if (test_chance(2))
+        p->sink_t = t->sink.t, p->raw_t = test_chance(2);
+    if (p->reduction == SKL_SUM && test_chance(2))
+        p->weight = t->weight.t;
+    if (test_chance(3))
+        p->begin = t->begin.t;
+    if (t->B == 1 && test_chance(2))
+        p->cu_seqlens_q = t->cu_q.t, p->cu_seqlens_k = t->cu_k.t;
+    if (lists && !p->sink_t.data && test_chance(2))
+        list_keys(t, test_chance(3) ? test_between(1, 64) : 0);
+    p->threads = (int)test_between(1, 3);
+    test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d "
+                 "raw %d begin %d sink %d packed %d lists %d of %d",
+                 k, (int)t->H, (int)t->D, (int)t->N, (int)t->M, (int)t->T, (int)t->k_t.t.shape[1], t->q.t.dtype,
+                 p->causal, p->identity, p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t,
+                 p->begin.data != NULL, p->sink_t.data != NULL, p->cu_seqlens_q.data != NULL,
+                 p->support.data ? (int)p->support.shape[2] : 0, (int)p->support_block);
+}
+
+static inline struct trial random_indexer(int k, int64_t most_rows)
 {
     static const int64_t heads[][2] = {{1, 1}, {4, 1}, {4, 4}, {6, 2}};
     const int64_t *h = PICK(heads);
     int64_t D = k % 7 == 6 ? 270 : test_between(1, 70); /* 270: more than one column tile */
     struct trial t = build(test_between(1, 5), D, h[0], h[1], (int)test_between(SKL_F32, SKL_F16), test_between(1, 2),
                            most_rows);
-    struct skl_problem *p = &t.p;
-    p->causal = test_chance(2), p->identity = test_chance(3), p->reduction = test_chance(2) ? SKL_SUM : SKL_MEAN;
-    p->s.scale = test_chance(2) ? 0 : test_chance(2) ? 0.4 : -0.6;
-    p->window_left = test_chance(4) ? test_between(0, 90) : -1;
-    if (test_chance(2))
-        p->lse_t = t.lse.t, p->raw_t = test_chance(2);
-    else if (sinks && test_chance(2))
-        p->sink_t = t.sink.t, p->raw_t = test_chance(2);
-    if (p->reduction == SKL_SUM && test_chance(2))
-        p->weight = t.weight.t;
-    if (test_chance(3))
-        p->begin = t.begin.t;
-    if (t.B == 1 && test_chance(2))
-        p->cu_seqlens_q = t.cu_q.t, p->cu_seqlens_k = t.cu_k.t;
-    if (!p->sink_t.data && test_chance(2))
-        list_keys(&t, test_chance(3) ? test_between(1, 64) : 0);
-    p->threads = (int)test_between(1, 3);
-    test_context("trial %d: Hi %d Di %d N %d M %d heads %d/%d dtype %d causal %d identity %d scale %g left %d lse %d "
-                 "raw %d begin %d sink %d packed %d lists %d of %d",
-                 k, (int)t.H, (int)t.D, (int)t.N, (int)t.M, (int)h[0], (int)h[1], t.q.t.dtype, p->causal, p->identity,
-                 p->s.scale, (int)p->window_left, p->lse_t.data != NULL, p->raw_t, p->begin.data != NULL,
-                 p->sink_t.data != NULL, p->cu_seqlens_q.data != NULL, p->support.data ? (int)p->support.shape[2] : 0,
-                 (int)p->support_block);
+    choose_options(&t, k, 1);
     return t;
 }
 
@@ -140,13 +159,14 @@ static inline struct skl_outputs outputs(const struct trial *t, double *value)
     return out;
 }
 
-/* Within some roundings of the largest entry, and of the probabilities that the entries are sums of. */
-static inline void near_all(const char *what, const float *got, const double *want, int64_t n, double relative,
-                            double absolute)
+/* Within some roundings of the largest entry, and of the probabilities that the entries are sums of; of what those are
+ * rounded by, three times the root of the sum of squares, if there are any. */
+static inline void near_all(const char *what, const float *got, const double *want, const double *squares, int64_t n,
+                            double relative, double absolute, double unit)
 {
     double most = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) {
-        double error = fabs((double)got[i] - want[i]);
+        double error = fabs((double)got[i] - want[i]) - (unit != 0 ? 3 * unit * sqrt(squares[i]) : 0);
         most = fmax(most, fabs(want[i]));
         worst = error <= worst ? worst : error; /* NaN stays */
     }
@@ -159,12 +179,12 @@ static inline void compare(const struct trial *t, double value, const struct kit
     double rounding = 0, relative = slack * 5e-6;
     for (int64_t i = 0; i < t->B * t->N; i++) rounding = fmax(rounding, size[i]);
     rounding *= slack * 4 * 0x1p-24;
-    near_all("loss", loss, want_loss, t->B * t->N, relative, slack * 1e-6 + rounding);
+    near_all("loss", loss, want_loss, NULL, t->B * t->N, relative, slack * 1e-6 + rounding, 0);
     CHECK_NEAR(value, want->value,
                (slack * 2e-6 + rounding) * (1 + fabs(want->value)) * fmax(1, g * (double)(t->B * t->N)), "value");
-    near_all("da", da, want_da, t->B * t->H * t->N * t->D, relative, g * rounding);
-    near_all("db", db, want_db, t->B * t->M * t->D, relative, g * rounding * sqrt((double)t->N));
-    near_all("dw", dw, want_dw, t->B * t->N * t->H, relative, g * rounding * 4);
+    near_all("da", da, want_da, squares_da, t->B * t->H * t->N * t->D, relative, g * rounding, t->unit);
+    near_all("db", db, want_db, squares_db, t->B * t->M * t->D, relative, g * rounding * sqrt((double)t->N), t->unit);
+    near_all("dw", dw, want_dw, squares_dw, t->B * t->N * t->H, relative, g * rounding * 4, t->unit);
 }
 
 #endif

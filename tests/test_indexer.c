@@ -36,7 +36,7 @@ static void every_way(struct trial *t)
 
 static void random_trial(int k)
 {
-    struct trial t = random_indexer(k, 60, 1);
+    struct trial t = random_indexer(k, 60);
     every_way(&t);
     destroy(&t);
     test_context("%s", "");

@@ -122,7 +122,8 @@ enum skl_use {
     /* The student is an indexer of sparse attention, z[i,j] = scale sum_h w[i,h] act(<a[h,i], b[j]>), the teacher the
      * mean of the softmaxes of all its heads (see mix_t): s.a [B, Hi, N, Di], s.b [B, 1, M, Di], s.bias w [B, N, Hi]; t
      * as in attention. Rows are (batch, query): tensors over the rows are [B, N]. act is ReLU, its derivative at 0 is
-     * 0. Make it with skl_problem_of(SKL_INDEXER, ...). On CUDA it is right, and slow (docs/cuda.md). */
+     * 0. Make it with skl_problem_of(SKL_INDEXER, ...). On CUDA 16-bit operands run on tensor cores; others are right,
+     * and slow (docs/cuda.md). */
     SKL_INDEXER = 2
 };
 

@@ -58,6 +58,14 @@ struct skl_gpu_mixture {
     int32_t alone, reserved; /* *_lse: the member */
 };
 
+/* A Q that is an indexer on tensor cores: x = sum over its heads k of w_k max(<a_k, b>, floor). */
+struct skl_gpu_index {
+    const float *w; /* [members][rows], times the sign of the scale */
+    float floor;    /* 0; without ReLU -inf */
+    int32_t members;
+    int64_t step; /* index_dz: elements from the slab of a head to that of the next */
+};
+
 /* Columns lo .. hi-1; lo = hi = 0 for a row without work: no column, or weight 0. */
 struct skl_gpu_range {
     int32_t lo, hi;
@@ -72,6 +80,7 @@ struct skl_gpu_problem {
     int32_t tiles; /* of rows, in one head: blockIdx.x = head x tiles + tile */
     const struct skl_gpu_range *range;
     struct skl_gpu_mixture mixture;
+    struct skl_gpu_index index;
 };
 
 /* Numbers of a row state, each [splits][rows] in this order: m (a score) and l of P and Q; acc (base 2). */
@@ -205,6 +214,19 @@ struct skl_gpu_make_members {
     double temperature;
     float *sink_score;         /* [rows], behind the last head; NULL: not wanted */
     struct skl_gpu_member *to; /* [rows] */
+};
+
+/* index_weights, index_queries, index_rows: what indexers take beside their sweeps and slabs. */
+struct skl_gpu_index_rows {
+    struct skl_gpu_matrix a, w, grad_a, grad_w;
+    int64_t w_step, grad_w_step; /* from head to head */
+    int64_t rows;
+    int32_t n, dim, members, batch; /* batch: whose rows; index_weights: of all */
+    float sign, reserved;           /* of the scale */
+    const struct skl_gpu_range *range;
+    float *weights;   /* [members][rows] */
+    char *queries;    /* w a of a batch, [members][n][dim] */
+    const float *sum; /* sums of dx b of a batch, [members][n][dim] */
 };
 
 /* gather_heads: [batch][heads][rows][dim], contiguous, of the heads that the map names. */

@@ -29,6 +29,9 @@
 #define SKL_MIXED_STATES 1
 #define SKL_MIXED_SHARED (3 * (SKL_MIXED_ROWS + SKL_MIXED_COLUMNS) * 128 + 8 * SKL_MIXED_ROWS)
 
+/* index_*: tiles as those of mixed_*; tiles of columns that a block of index_dz goes through */
+#define SKL_INDEX_TILES 8
+
 /* rows_*, columns_*: OWN vectors of a block, STREAM of the others at a time; sides whose own stay in registers */
 #define SKL_GRAD_OWN(dim) ((dim) <= 64 ? 128 : 64)
 #define SKL_GRAD_STREAM(dim) ((dim) <= 128 ? 64 : 16)

@@ -292,6 +292,28 @@ MUTANTS = [
      'scores of slabs after the first'),
     ('key_kernels.cu', 'key_kernels', 'blockIdx.x * slab.ld - slab.first_column', 'blockIdx.x * slab.ld', 'scores of slabs after the first'),
     ('key_kernels.cu', 'key_kernels', '(uint32_t)slab.head * slab.grad.problem.n', '0', 'scores of the first batch alone'),
+    # Indexers on tensor cores
+    ('stream.cuh', 'sweep_index_bf16', 'max(PARTS::half(p, part), 0) * (COLUMNS / 2)', '0', 'both halves are the first'),
+    ('stream.cuh', 'sweep_index_bf16', 'first_copied() + COLUMNS <= p.columns', 'column + COLUMNS <= p.columns',
+     'columns behind the last are copied'),
+    ('sweep_index.cu', 'sweep_index_bf16', ': part % STEP;', ': 0;', "the indexer's first head alone"),
+    ('sweep_index.cu', 'sweep_index_bf16', 'index.w + k * f.p.rows', 'index.w', "all heads have the first one's weights"),
+    ('sweep_index.cu', 'sweep_index_bf16', 'activation(x[group][tile][block][e], index.floor)', 'x[group][tile][block][e]', 'no ReLU'),
+    ('sweep_index.cu', 'sweep_index_bf16', 'const int group = half * HALF_GROUPS + i;', 'const int group = i;',
+     "the teacher's first half twice"),
+    ('sweep_index.cu', 'sweep_index_bf16', 'if (!inside)', 'if (false)', 'every row sees every tile'),
+    ('sweep_index.cu', 'sweep_index_bf16', '1u << (pair_of(i, j) + 16 * e)', '1u << (pair_of(i, j) + 16 - 16 * e)',
+     'the derivatives of ReLU of a pair exchanged'),
+    ('sweep_index.cu', 'sweep_index_bf16', '<= floor) ?', '< floor) ?', 'the derivative of ReLU at 0'),
+    ('sweep_index.cu', 'sweep_index_bf16', '(const uint32_t *)out : 0;', '(const uint32_t *)out | 1 : 0;', 'a bit of the derivatives'),
+    ('sweep_index.cu', 'sweep_index_bf16', 'clear_tile(args, f, c);', ';', 'tiles that no row sees are not cleared'),
+    ('sweep_index.cu', 'sweep_index_bf16', 'blockIdx.y * SKL_INDEX_TILES * COLUMNS', '0', 'all blocks have the first tiles'),
+    ('sweep_index.cu', 'sweep_index_bf16', 'c - args.first_column) + f.column_of', 'c) + f.column_of', 'slabs after the first, in columns'),
+    ('index_kernels.cu', 'index_kernels', 'args.sign * element(args.w.data', 'element(args.w.data', 'a negative scale'),
+    ('index_kernels.cu', 'index_kernels', 'args.batch * args.n + i', 'i', "every batch has the first one's weights"),
+    ('index_kernels.cu', 'index_kernels', 's != 0 ? w * s : 0', 's', 'da without w'),
+    ('index_kernels.cu', 'index_kernels', 'for (int step = 16; step', 'for (int step = 8; step', 'half of dw'),
+    ('index_kernels.cu', 'index_kernels', 'r.lo < r.hi ? w * element', 'true ? element', 'db without w'),
     # Sinks
     ('sink.cuh', 'row_kernels', 'x_p != -INFINITY', 'true', 'a sink without mass'),
     ('row_kernels.cu', 'row_kernels', 'args.partial_in || sink ?', 'args.partial_in ?', 'rows that see the sink alone'),
@@ -329,7 +351,7 @@ MUTANTS = [
 # What sees a mutant of these first, or alone.
 OWN_TESTS = {'label_kernels': 'labels', 'detail_kernels': 'details', 'list_kernels': 'lists', 'top.cuh': 'details',
              'topk_kernels': 'topk', 'rest.cuh': 'lists', 'listed.cuh': 'lists', 'key_kernels': 'keys topk', 'sink_kernels': 'sinks', 'sink.cuh': 'sinks',
-             'sweep_mixed_bf16': 'mixture', 'mixed_any': 'mixture', 'mixture_kernels': 'mixture'}
+             'sweep_index_bf16': 'keys', 'index_kernels': 'keys', 'sweep_mixed_bf16': 'mixture', 'mixed_any': 'mixture', 'mixture_kernels': 'mixture'}
 
 
 def compile_unit(nvcc, sources, unit, ptx):

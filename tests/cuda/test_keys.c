@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of keys and indexers on a device, against the references in double: every option of either, the same bits under
- * every schedule, ids that are no keys, and what is refused by name.
+ * Lists of keys and indexers on a device, against the references in double: every option of either, indexers on tensor
+ * cores and not, the same bits under every schedule and ids that are no keys.
  */
 #include "../indexers.h"
 #include "run_cases.h"
@@ -106,8 +106,8 @@ static void adopt_trial(struct trial *t)
     struct kit_tensor *each[] = {&t->q,      &t->k,     &t->w,       &t->q_t,  &t->k_t,  &t->lse,
                                  &t->weight, &t->begin, &t->support, &t->cu_q, &t->cu_k, &t->sink};
     struct skl_problem *p = &t->p;
-    struct skl_tensor *of[] = {&p->s.a,    &p->s.b,   &p->s.bias,  &p->t.a,          &p->t.b,         &p->lse_t,
-                               &p->weight, &p->begin, &p->support, &p->cu_seqlens_q, &p->cu_seqlens_k};
+    struct skl_tensor *of[] = {&p->s.a,    &p->s.b,   &p->s.bias,  &p->t.a,          &p->t.b,          &p->lse_t,
+                               &p->weight, &p->begin, &p->support, &p->cu_seqlens_q, &p->cu_seqlens_k, &p->sink_t};
     for (int i = 0; i < COUNT(each); i++) adopt(each[i]->memory.data, each[i]->memory.size, 1);
     for (int i = 0; i < COUNT(of); i++)
         if (of[i]->data)
@@ -130,17 +130,41 @@ static struct skl_outputs there(struct trial *t)
     return out;
 }
 
-/* Together, and value then backward, from LSEs in two parts. */
-static void both_ways(struct trial *t)
+/* As little room as the call can do with. */
+static void limit_workspace(struct skl_problem *p, const struct skl_outputs *out)
 {
-    struct kit_indexer want = {.loss = want_loss, .da = want_da, .db = want_db, .dw = want_dw, .size = size};
+    size_t bytes = 0;
+    p->workspace_limit = 1;
+    CHECK_STATUS(skl_value_and_grad(p, out), SKL_BAD_ARGUMENT);
+    CHECK(sscanf(skl_last_error(), "cannot use workspace_limit = 1: this call takes %zu", &bytes) == 1, "\"%s\"",
+          skl_last_error());
+    p->workspace_limit = bytes;
+}
+
+/* Together, and value then backward, from LSEs in two parts. Tensor cores leave the gradients to products of 16-bit
+ * numbers, which no other kernel of indexers has. */
+static void both_ways(struct trial *t, int limited)
+{
+    struct kit_indexer want = {.loss = want_loss,
+                               .da = want_da,
+                               .db = want_db,
+                               .dw = want_dw,
+                               .size = size,
+                               .da2 = squares_da,
+                               .db2 = squares_db,
+                               .dw2 = squares_dw};
     struct skl_problem *p = &t->p;
     double g = upstream(t);
+    int products = test_device.products;
     kit_indexer_run(p, &want);
     adopt_trial(t);
     struct skl_outputs out = there(t);
+    if (limited)
+        limit_workspace(p, &out);
     CHECK_STATUS(skl_value_and_grad(p, &out), SKL_OK);
     test_device_clean("together");
+    if (test_device.products > products)
+        t->unit = t->q.t.dtype == SKL_BF16 ? 0x1p-8 : 0x1p-11;
     compare(t, value, &want, g, 3);
     struct skl_outputs saved = skl_no_outputs(), grads = out = there(t);
     struct skl_tensor *parts[4] = {&saved.m_s, &saved.l_s, &saved.m_t, &saved.l_t};
@@ -157,28 +181,49 @@ static void both_ways(struct trial *t)
 static void random_indexers(int n)
 {
     for (int k = 0; k < n; k++) {
-        struct trial t = random_indexer(k, 12, 0);
-        both_ways(&t);
+        struct trial t = random_indexer(k, 12);
+        both_ways(&t, 0);
         release_trial(&t);
     }
 }
 
-/* The order of blocks, warps and lanes is not ours to choose, and changes no bit. */
-static void schedules(int listed)
+/* 16-bit operands that are aligned. Two tiles of rows and several of columns, heads of one chunk of the depth and of
+ * more; every third with as little room for slabs as it can do with. */
+static struct trial tensor_trial(int k, int64_t most_rows)
+{
+    static const int64_t heads[][2] = {{4, 1}, {2, 2}, {6, 2}, {3, 3}}, dims[][2] = {{64, 24}, {72, 128}, {8, 72}};
+    return build_at(KIT_ALIGNED, 1 + k % 4, dims[k % 3][0], dims[k % 3][1], heads[k % 4][0], heads[k % 4][1],
+                    k % 2 ? SKL_F16 : SKL_BF16, 1 + k % 2, most_rows);
+}
+
+static void on_tensor_cores(int n)
+{
+    for (int k = 0; k < n; k++) {
+        struct trial t = tensor_trial(k, k % 4 ? 60 : 200);
+        int products = test_device.products;
+        choose_options(&t, k, 0);
+        both_ways(&t, k % 3 == 1);
+        CHECK(test_device.products > products, "tensor cores are not used");
+        release_trial(&t);
+    }
+}
+
+/* The order of blocks, warps and lanes and the moment of copies are not ours to choose, and change no bit. */
+static void schedules(struct trial t, int listed)
 {
     static float first[3][MOST * 8];
-    struct trial t = build(3, 40, 4, 2, SKL_BF16, 2, 20);
     double value_first = 0;
-    test_context("schedules, lists %d", listed);
+    test_context("schedules, D %d, lists %d", (int)t.D, listed);
     if (listed)
         list_keys(&t, 0);
     adopt_trial(&t);
-    for (int order = EMU_FORWARD; order <= EMU_RANDOM; order++) {
-        test_device.options = (struct emu_options){.order = (enum emu_order)order, .seed = 3};
+    for (int k = 0; k < 9; k++) {
+        int order = EMU_FORWARD + k % 3;
+        test_device.options = (struct emu_options){.order = (enum emu_order)order, .copies = k / 3, .seed = 3};
         struct skl_outputs out = there(&t);
         CHECK_STATUS(skl_value_and_grad(&t.p, &out), SKL_OK);
         test_device_clean("an indexer");
-        if (order == EMU_FORWARD)
+        if (k == 0)
             memcpy(first[0], da, sizeof da), memcpy(first[1], db, sizeof db), memcpy(first[2], dw, sizeof dw),
                 value_first = value;
         CHECK(value == value_first && !memcmp(first[0], da, sizeof da) && !memcmp(first[1], db, sizeof db) &&
@@ -192,12 +237,12 @@ static void schedules(int listed)
 /* Weights of 0 give zeros, and not what was there before; so does an indexer without keys. */
 static void zeros(void)
 {
-    for (int k = 0; k < 2; k++) {
-        struct trial t = build(3, 16, 4, 4, SKL_F32, 2, 12);
+    for (int k = 0; k < 4; k++) {
+        struct trial t = k < 2 ? build(3, 16, 4, 4, SKL_F32, 2, 12) : tensor_trial(1, 12);
         double sum = 0;
-        test_context(k ? "no keys" : "weights of 0");
+        test_context("%s, D %d", k % 2 ? "no keys" : "weights of 0", (int)t.D);
         kit_fill(&t.weight.t, 0);
-        if (k)
+        if (k % 2)
             t.p.s.b.shape[2] = t.p.t.b.shape[2] = t.M = 0;
         else
             t.p.weight = t.weight.t;
@@ -213,25 +258,6 @@ static void zeros(void)
     }
 }
 
-static void refused(const char *sentence, const struct skl_problem *p, const struct skl_outputs *out)
-{
-    test_device_reset();
-    CHECK_STATUS(skl_value_and_grad(p, out), SKL_UNSUPPORTED);
-    CHECK(strstr(skl_last_error(), sentence), "\"%s\" does not say \"%s\"", skl_last_error(), sentence);
-    CHECK(test_device.launches == 0, "%d launches", test_device.launches);
-}
-
-static void border(void)
-{
-    struct trial t = build(3, 16, 4, 2, SKL_F32, 1, 12);
-    test_context("what is refused");
-    adopt_trial(&t);
-    struct skl_outputs out = there(&t);
-    struct skl_problem p = t.p;
-    p.sink_t = skl_on_cuda(t.sink.t, 0), refused("sink_t with an indexer on CUDA", &p, &out);
-    release_trial(&t);
-}
-
 int main(void)
 {
     test_begin("test_keys");
@@ -244,12 +270,13 @@ int main(void)
     adopt(loss, sizeof loss, 0), adopt(da, sizeof da, 0), adopt(db, sizeof db, 0), adopt(dw, sizeof dw, 0);
     adopt(rows, sizeof rows, 0), adopt(&value, sizeof value, 0);
     random_indexers(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 24, 4));
-    schedules(0), schedules(1);
+    on_tensor_cores(test_cases(getenv("STREAMKL_TEST_LONG") ? 60 : 12, 4));
+    schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 0), schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 1);
+    schedules(tensor_trial(1, 70), 0), schedules(tensor_trial(2, 70), 0);
     zeros();
     test_context("%s", "");
     for (int i = 0; i < test_list_count; i++)
-        if (strcmp(test_list[i].source, "key_kernels") == 0)
+        if (strcmp(test_list[i].source, "key_kernels") == 0 || strstr(test_list[i].source, "index"))
             CHECK(test_device_ran(test_list[i].kernel), "no case ran %s", test_list[i].kernel);
-    border();
     return test_end();
 }

@@ -169,29 +169,51 @@ static void begin_largest(struct subject *s, const char *kernel, int variant)
     s->left = test_device.total.unwaited_copies, s->there = 1;
 }
 
+static int of_indexers(const char *kernel)
+{
+    return strncmp(kernel, "index_", 6) == 0;
+}
+
 static int of_keys(const char *kernel)
 {
-    return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0;
+    return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0 || of_indexers(kernel);
+}
+
+/* On tensor cores, with several tiles of columns. */
+static struct trial tensor_trial(const char *kernel)
+{
+    for (;;) {
+        struct trial t = build_at(KIT_ALIGNED, 2, 72, 136, 2, 1, strstr(kernel, "_f16") ? SKL_F16 : SKL_BF16, 1, 60);
+        if (t.M >= 250 && t.N >= 40)
+            return t;
+        destroy(&t);
+    }
 }
 
 /* Lists of more entries than a block has threads; more rows than that, which see everything. Rows have other ranges
  * than their neighbours. */
+static struct trial key_trial(int variant)
+{
+    for (;;) {
+        struct trial t = build(2, variant ? 8 : 40, 2, 1, SKL_F32, 1, variant ? 200 : 30);
+        if (variant ? t.N >= 140 : t.M >= 150 && t.N >= 10 && t.support.t.shape[2] >= 140) {
+            if (variant)
+                t.M = t.p.s.b.shape[2] = t.p.t.b.shape[2] = 20;
+            else
+                list_keys(&t, 0);
+            return t;
+        }
+        destroy(&t);
+    }
+}
+
 static void begin_index(struct subject *s, const char *kernel, int variant)
 {
     static struct trial trials[VARIANTS];
     struct trial *t = &trials[variant];
     if (variant && strcmp(kernel, "keys_columns") != 0)
         return;
-    for (;;) {
-        *t = build(2, variant ? 8 : 40, 2, 1, SKL_F32, 1, variant ? 200 : 30);
-        if (variant ? t->N >= 140 : t->M >= 150 && t->N >= 10 && t->support.t.shape[2] >= 140)
-            break;
-        destroy(t);
-    }
-    if (variant)
-        t->M = t->p.s.b.shape[2] = t->p.t.b.shape[2] = 20;
-    else
-        list_keys(t, 0);
+    *t = of_indexers(kernel) ? tensor_trial(kernel) : key_trial(variant);
     t->p.causal = !variant;
     struct kit_tensor *each[] = {&t->q, &t->k, &t->w, &t->q_t, &t->k_t, &t->support};
     struct skl_tensor *of[] = {&t->p.s.a, &t->p.s.b, &t->p.s.bias, &t->p.t.a, &t->p.t.b, &t->p.support};
@@ -204,6 +226,7 @@ static void begin_index(struct subject *s, const char *kernel, int variant)
     CHECK(test_device_ran(kernel), "%s did not run", kernel);
     test_device_clean(kernel);
     s->wrote = malloc(sizeof da + sizeof db + sizeof dw + sizeof loss), s->there = 1;
+    s->left = test_device.total.unwaited_copies;
     memcpy(s->wrote, da, sizeof da), memcpy(s->wrote + COUNT(da), db, sizeof db);
     memcpy(s->wrote + 2 * COUNT(da), dw, sizeof dw), memcpy(s->wrote + 2 * COUNT(da) + COUNT(dw), loss, sizeof loss);
 }

@@ -136,7 +136,7 @@ def verdict_of(job: Job, rate: float) -> tuple[str, bool]:
 
 def report(job: Job, options: argparse.Namespace) -> bool:
     """Prints the line of a kernel; whether it does all that is asked of it."""
-    name, warps, trips = job.code.name.removeprefix("skl_"), job.entry.threads // 32, job.entry.trips
+    name, warps, trips = job.code.name.removeprefix("skl_"), job.entry.threads // 32, job.entry.trips[0]
     if not job.blocks:
         fits = f"{job.code.registers} registers, {job.entry.shared + job.code.shared} bytes of shared memory"
         print(f"{name:24s} {job.gpu.name:8s} does not fit: {fits}")

@@ -16,8 +16,9 @@ expected decides, if given. The counts that kernels.toml expects say whether all
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 SMALL_COPY = "LDGSTS.S"  # of 4 or 8 bytes; LDGSTS is one of 16, a chunk of a tile
 WORK = ("HMMA", "LDSM", "LDGSTS", SMALL_COPY)
@@ -145,12 +146,15 @@ def _ordinary(ways: list[Way], copies: int | None = None, turns: dict[int, Way] 
     return max(ways, key=lambda w: (w.hmma, w.ldsm, of_copies(w), w.small, -w.length))
 
 
-def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None, nested: int = 1) -> list[int] | None:
+def main_loop(
+    code: Sequence[Flow], trips: Sequence[int] = (1,), copies: int | None = None, nested: Sequence[int] = (1,)
+) -> list[int] | None:
     """Instruction numbers in the order of one turn of the main loop; None if no loop has an HMMA.
 
     The main loop is the one that can do the most HMMA in a turn, the smallest of several. Loops with HMMA inside it are
-    done 'trips' times, those that hold such loops themselves 'nested' times: if that is more than once, it is a loop that has
-    one. 'copies' of 16 bytes are expected in all."""
+    done 'trips' times, those that hold such loops themselves 'nested' times, each of them the number in its place, the last
+    number also for all that follow: if any is more than once, the main loop is one that has a loop in it. 'copies' of 16
+    bytes are expected in all."""
     graph = Graph(code)
     loops = [(found, graph.ways(found)) for found in graph.loops()]
     loops = [(found, ways) for found, ways in loops if any(w.hmma for w in ways)]
@@ -159,17 +163,24 @@ def main_loop(code: Sequence[Flow], trips: int = 1, copies: int | None = None, n
     # One product in a loop over tiles: the loop over its chunks does as many HMMA in a turn, and is smaller.
     holding = [one for one in loops if any(other.body < one[0].body for other, _ in loops)]
     holding_two = [one for one in holding if any(other.body < one[0].body for other, _ in holding)]
-    around = holding_two if nested > 1 else holding if trips > 1 else []
+    around = holding_two if max(nested) > 1 else holding if max(trips) > 1 else []
     loop, ways = max(around or loops, key=lambda found: (max(w.hmma for w in found[1]), -len(found[0].body)))
-    inner = [(other, w) for other, w in loops if other.body < loop.body] if trips * nested > 1 else []
-    each = copies // (trips * len(inner)) if copies and inner else None
+    inner = [(other, w) for other, w in loops if other.body < loop.body] if max(trips) * max(nested) > 1 else []
+    inner.sort(key=lambda found: graph.order.index(found[0].head))
+    each = copies // (trips[0] * len(inner)) if copies and inner else None
     turns = {other.head: _ordinary(w, each) for other, w in inner}
     again: dict[int, list[int]] = {}  # blocks of all turns of a loop but the last, by its head
+    holds = [other.head for other, _ in inner if any(o.body < other.body for o, _ in inner)]
+    holds_none = [other.head for other, _ in inner if other.head not in holds]
+    times = dict(zip(holds, _endless(nested))) | dict(zip(holds_none, _endless(trips)))
     for other, _ in sorted(inner, key=lambda found: len(found[0].body)):
-        holds = any(o.body < other.body for o, _ in inner)
-        again[other.head] = _unrolled(turns[other.head].blocks, again) * ((nested if holds else trips) - 1)
-    blocks = _unrolled(_ordinary(ways, copies, turns, trips).blocks, again)
+        again[other.head] = _unrolled(turns[other.head].blocks, again) * (times[other.head] - 1)
+    blocks = _unrolled(_ordinary(ways, copies, turns, trips[0]).blocks, again)
     return [i for b in blocks for i in range(graph.blocks[b].first, graph.blocks[b].last + 1)]
+
+
+def _endless(numbers: Sequence[int]) -> Iterator[int]:
+    return chain(numbers, repeat(numbers[-1]))
 
 
 def _unrolled(way: list[int], again: dict[int, list[int]]) -> list[int]:

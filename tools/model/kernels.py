@@ -31,8 +31,8 @@ class Kernel:
     name: str
     threads: int
     shared: int  # dynamic bytes
-    trips: int
-    nested: int
+    trips: list[int]
+    nested: list[int]
     counts: dict[str, tuple[int, int]]  # instruction -> least, most of a warp in one turn
     bar: dict[str, float] = field(default_factory=dict)  # by architecture: {"sm_80": 190}
     bar_name: str = ""
@@ -92,7 +92,8 @@ def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel
     if missing:
         raise BadTable(f"kernels.toml: the entry {entry.get('match') or entry} has no {', '.join(missing)}")
     names = shape | {n: entry[n] for n in NUMBERS} | {"tiles": entry.get("tiles", 1), "warps": shape["threads"] // 32}
-    names["trips"] = _whole(entry.get("trips", 1), names, name)
+    trips = _list(entry.get("trips", 1), names, name)
+    names["trips"] = trips[0]
     flops = 2 * names["rows"] * names["columns"] * names["depth"] * names["products"] * names["tiles"]
     wanted = {"HMMA": flops / HMMA_FLOPS / names["warps"]} | entry.get("counts", {})
     if entry.get("bar", "") not in {"", *bars}:
@@ -101,13 +102,17 @@ def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel
         name,
         shape["threads"],
         shape["shared"],
-        names["trips"],
-        _whole(entry.get("nested", 1), names, name),
+        trips,
+        _list(entry.get("nested", 1), names, name),
         {what: _range(count, names, name) for what, count in wanted.items() if count != "any"},
         bars.get(entry.get("bar"), {}),
         entry.get("bar", ""),
         entry.get("model", True),
     )
+
+
+def _list(numbers: Any, names: dict, match: str) -> list[int]:
+    return [_whole(n, names, match) for n in (numbers if isinstance(numbers, list) else [numbers])]
 
 
 def _range(count: Any, names: dict, match: str) -> tuple[int, int]:

@@ -22,6 +22,7 @@ static const struct skl_gpu_kernel kernels[] = {
 #define SHAPE_sweep_any(role, dim, ...) SAME(__VA_ARGS__, SKL_PLAIN_TILE, SKL_PLAIN_TILE, SKL_PLAIN_THREADS, 0)
 #define SHAPE_sweep_mixed(role, dim, ...) \
     SAME(__VA_ARGS__, SKL_MIXED_ROWS, SKL_MIXED_COLUMNS, SKL_MIXED_THREADS, SKL_MIXED_SHARED)
+#define SHAPE_sweep_index(role, dim, ...) SHAPE_sweep_mixed(role, dim, __VA_ARGS__)
 #define SHAPE_mixed_any(role, dim, ...) SHAPE_sweep_any(role, dim, __VA_ARGS__)
 #define BY_ROWS(role) ((role) == SKL_ROLE_rows_q || (role) == SKL_ROLE_rows_pj)
 #define SHAPE_grad_pair(role, dim, ...) \
@@ -31,6 +32,8 @@ static const struct skl_gpu_kernel kernels[] = {
 #define SHAPE_row_kernels(role, dim, rows, ...) ((role) != SKL_ROLE_find_ranges || (rows) == SKL_RANGE_ROWS)
 #define SHAPE_mixture_kernels(role, dim, rows, columns, threads, shared) \
     ((threads) == 128 && (rows) == ((role) == SKL_ROLE_gather_heads ? 1 : 128))
+#define SHAPE_index_kernels(role, dim, rows, columns, threads, shared) \
+    ((threads) == 128 && (rows) == ((role) == SKL_ROLE_index_weights ? 128 : 4))
 #define SHAPE_sink_kernels(role, dim, rows, columns, threads, shared) \
     ((threads) == ((role) == SKL_ROLE_sum_sinks ? 256 : (rows)))
 #define SHAPE_label_kernels(role, dim, rows, columns, threads, shared) \

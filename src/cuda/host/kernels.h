@@ -29,6 +29,9 @@ enum skl_gpu_role {
     SKL_ROLE_mixed_dz,
     SKL_ROLE_mixed_second_dz,
     SKL_ROLE_mixed_lse,
+    /* The same where the student beside it is an indexer. */
+    SKL_ROLE_index_kl,
+    SKL_ROLE_index_dz,
     /* Attention's gradients: q for SKL_DZ_Q, pj for SKL_DZ_P and SKL_DZ_JSD. */
     SKL_ROLE_rows_q,
     SKL_ROLE_rows_pj,
@@ -44,9 +47,12 @@ enum skl_gpu_role {
     SKL_ROLE_make_factors,
     SKL_ROLE_convert,
     SKL_ROLE_sum_columns,
-    /* Mixed heads and sinks: one kernel each. */
+    /* Mixed heads, indexers and sinks: one kernel each. */
     SKL_ROLE_make_members,
     SKL_ROLE_gather_heads,
+    SKL_ROLE_index_weights,
+    SKL_ROLE_index_queries,
+    SKL_ROLE_index_rows,
     SKL_ROLE_push_sinks,
     SKL_ROLE_sink_masses,
     SKL_ROLE_sum_sinks,

@@ -58,7 +58,8 @@ struct skl_work skl_gpu_flat(const struct skl_work *w)
     if (even)
         flat.batch = flat.heads = 1, flat.n = w->rows;
     struct skl_work_side *t = &flat.side[!w->student];
-    if (t->scorer == SKL_MIXTURE && t->members == 1) /* only its sum is not that of a softmax: see skl_gpu_raw */
+    int sink_alone = t->sink.data && !w->sinks;                     /* an indexer's, in the denominator */
+    if (t->scorer == SKL_MIXTURE && t->members == 1 && !sink_alone) /* only its sum is not 1: see skl_gpu_raw */
         t->scorer = SKL_INNER, t->unit = t->head_unit;
     if (skl_gpu_gathers(w))
         *t = skl_gpu_gathered_side(&flat);
@@ -92,14 +93,52 @@ static int tensor_cores(const struct skl_work *w)
     return 1;
 }
 
-/* The same of a teacher of mixed heads. */
-static enum skl_gpu_role mixed_role(enum skl_gpu_role role)
+/* Details that take sweeps of their own, which no kernel makes of mixed heads: the name of one that is wanted. */
+static const char *swept_detail(const struct skl_work *w)
+{
+    static const struct {
+        enum skl_row_name row;
+        const char *name;
+    } swept[] = {{SKL_ROW_entropy_s, "entropy_s"},
+                 {SKL_ROW_entropy_t, "entropy_t"},
+                 {SKL_ROW_top1_s, "top1_s"},
+                 {SKL_ROW_top1_t, "top1_t"},
+                 {SKL_ROW_rank_s, "rank_s"},
+                 {SKL_ROW_rank_t, "rank_t"},
+                 {SKL_ROW_reverse, "reverse"},
+                 {SKL_ROW_jsd, "jsd"},
+                 {SKL_ROW_tv, "tv"},
+                 {SKL_ROW_mass_s, "mass_s"},
+                 {SKL_ROW_mass_t, "mass_t"}};
+    for (size_t i = 0; i < sizeof swept / sizeof *swept; i++)
+        if (w->result[swept[i].row].data)
+            return swept[i].name;
+    return NULL;
+}
+
+/* Do index_* work on an indexer: forward KL, beside a teacher of several heads, with operands that cuBLAS takes, too? A
+ * part of index_kl has 16 bits for the head. */
+static int index_on_tensor_cores(const struct skl_work *w)
+{
+    const struct skl_work_side *s = &w->side[w->student], *t = &w->side[!w->student];
+    return w->form == SKL_FORM_KL && w->student == 1 && t->scorer == SKL_MIXTURE && s->members < 1 << 16 &&
+           t->members < 1 << 16 && s->a.stride[2] >= s->dim && s->b.stride[2] >= s->dim && !swept_detail(w) &&
+           tensor_cores(w);
+}
+
+int skl_gpu_by_keys(const struct skl_work *w)
+{
+    return skl_has_support(w) || (w->side[w->student].scorer == SKL_INDEX && !index_on_tensor_cores(w));
+}
+
+/* The same of a teacher of mixed heads, beside an indexer or not. */
+static enum skl_gpu_role mixed_role(enum skl_gpu_role role, int indexed)
 {
     switch ((int)role) {
-    case SKL_ROLE_kl: return SKL_ROLE_mixed_kl;
+    case SKL_ROLE_kl: return indexed ? SKL_ROLE_index_kl : SKL_ROLE_mixed_kl;
     case SKL_ROLE_jsd: return SKL_ROLE_mixed_jsd;
     case SKL_ROLE_second: return SKL_ROLE_mixed_second;
-    case SKL_ROLE_dz: return SKL_ROLE_mixed_dz;
+    case SKL_ROLE_dz: return indexed ? SKL_ROLE_index_dz : SKL_ROLE_mixed_dz;
     case SKL_ROLE_second_dz: return SKL_ROLE_mixed_second_dz;
     default: return role;
     }
@@ -107,7 +146,7 @@ static enum skl_gpu_role mixed_role(enum skl_gpu_role role)
 
 const struct skl_gpu_kernel *skl_gpu_planned(const struct skl_gpu_plan *plan, enum skl_gpu_role role)
 {
-    role = plan->mixed ? mixed_role(role) : role;
+    role = plan->mixed ? mixed_role(role, plan->indexed) : role;
     const struct skl_gpu_kernel *k = NULL;
     if (plan->family == SKL_FAMILY_FORWARD)
         k = skl_gpu_kernel_of(role, plan->type, plan->dim, plan->capability);
@@ -135,6 +174,7 @@ static void choose_kernels(const struct skl_work *w, const struct skl_gpu_proper
                  (skl_sweeps(w->form) == 1 ||
                   skl_gpu_kernel_of(skl_gpu_second_sweep(w), plan->type, plan->dim, plan->capability));
     plan->mixed = skl_gpu_mixes_tiles(w);
+    plan->indexed = plan->mixed && w->side[w->student].scorer == SKL_INDEX;
     if (plan->mixed) /* tensor cores know forward KL alone here */
         fits = fits && w->form == SKL_FORM_KL, narrow = 0;
     plan->family = skl_gpu_by_keys(w) ? SKL_FAMILY_KEYS
@@ -253,11 +293,18 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* 4 bytes each that an element of the slabs takes. */
+static int64_t slab_words(const struct skl_gpu_plan *plan)
+{
+    return plan->indexed ? (plan->slab_heads + 1) / 2 : 1;
+}
+
 /* A slab feeds two products: as large as 64 MiB and the room allow, and 1024 columns before rows are cut. In 'room'
- * bytes must fit 4 (rows + sums) a column. */
+ * bytes must fit 4 (rows + sums) a column, 4 being an f32 or two heads of an indexer. */
 static void choose_slab(const struct skl_work *w, int64_t room, struct skl_gpu_plan *plan)
 {
-    int64_t sums = sums_of_column(w), most = (int64_t)16 << 20, elements = room / 4;
+    int64_t sums = sums_of_column(w), most = ((int64_t)16 << 20) / slab_words(plan),
+            elements = room / 4 / slab_words(plan);
     int64_t rows = whole(w->n + SKL_ROW_UNIT - 1, SKL_ROW_UNIT);
     int64_t columns = whole(w->columns + SKL_COLUMN_UNIT - 1, SKL_COLUMN_UNIT), wide = least(columns, 1024);
     rows = least(rows, whole(least(most / wide, elements / wide - sums), SKL_ROW_UNIT));
@@ -317,6 +364,8 @@ static void lay_mixture(const struct skl_work *w, struct skl_gpu_plan *plan)
     int mixture = skl_gpu_mixture_side(w) >= 0;
     if (mixture)
         m->members = take(plan, (w->rows * w->side[!w->student].members + SKL_ROW_UNIT) * (int64_t)sizeof *m->members);
+    if (plan->indexed)
+        m->index_weights = take(plan, w->rows * w->side[w->student].members * (int64_t)sizeof *m->index_weights);
     if (mixture && w->sinks)
         m->sink_scores = take(plan, w->rows * (int64_t)sizeof *m->sink_scores);
     if (!skl_gpu_gathers(w))
@@ -455,7 +504,8 @@ static void lay_sums_of_a(const struct skl_work *w, struct skl_gpu_plan *plan)
         const struct skl_work_side *s = &w->side[x];
         int64_t heads = w->attention && !plan->fused ? s->group : plan->heads;
         int own = plan->fused ? s->grad_a.dtype == SKL_F32 : skl_gpu_own_sum(&s->grad_a, s->dim);
-        if (s->grad_a.data && !own && heads * w->n * s->dim > most)
+        own = own && s->scorer != SKL_INDEX; /* whose sums are not its gradient yet */
+        if ((s->grad_a.data || s->grad_w.data) && !own && heads * w->n * s->dim > most)
             most = heads * w->n * s->dim;
     }
     if (most)
@@ -464,6 +514,10 @@ static void lay_sums_of_a(const struct skl_work *w, struct skl_gpu_plan *plan)
 
 static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
 {
+    const struct skl_work_side *s = &w->side[w->student];
+    plan->slab_heads = plan->indexed ? (int)s->members : 1;
+    if (plan->indexed && s->grad_b.data)
+        plan->offset.index_queries = take(plan, s->members * w->n * s->dim * skl_size_of(s->a.dtype));
     if (!plan->attention_grad || plan->fused)
         lay_sums_of_a(w, plan);
     if (plan->attention_grad)
@@ -472,34 +526,19 @@ static void lay_gradients(const struct skl_work *w, struct skl_gpu_plan *plan)
     if (bias_grads(w))
         plan->offset.sum_bias = take(plan, w->columns * (int64_t)sizeof(float));
     choose_slab(w, w->limit > plan->bytes ? (int64_t)(w->limit - plan->bytes) : 0, plan);
-    plan->offset.slab = take(plan, (int64_t)plan->slab_rows * plan->slab_columns * 4);
+    plan->offset.slab = take(plan, (int64_t)plan->slab_rows * plan->slab_columns * slab_words(plan) * 4);
     if (sums_of_column(w))
         plan->offset.sum_b = take(plan, plan->slab_columns * sums_of_column(w) * (int64_t)sizeof(float));
 }
 
-/* Details that take sweeps of their own, which no kernel makes of mixed heads. */
 static enum skl_status check_mixed(const struct skl_work *w)
 {
-    static const struct {
-        enum skl_row_name row;
-        const char *name;
-    } swept[] = {{SKL_ROW_entropy_s, "entropy_s"},
-                 {SKL_ROW_entropy_t, "entropy_t"},
-                 {SKL_ROW_top1_s, "top1_s"},
-                 {SKL_ROW_top1_t, "top1_t"},
-                 {SKL_ROW_rank_s, "rank_s"},
-                 {SKL_ROW_rank_t, "rank_t"},
-                 {SKL_ROW_reverse, "reverse"},
-                 {SKL_ROW_jsd, "jsd"},
-                 {SKL_ROW_tv, "tv"},
-                 {SKL_ROW_mass_s, "mass_s"},
-                 {SKL_ROW_mass_t, "mass_t"}};
-    for (size_t i = 0; skl_gpu_mixes_tiles(w) && i < sizeof swept / sizeof *swept; i++)
-        if (w->result[swept[i].row].data)
-            return skl_fail(SKL_UNSUPPORTED,
-                            "cannot use out.%s with a teacher of %lld heads to each of the student's on CUDA: only the "
-                            "CPU tells it of mixed heads",
-                            swept[i].name, (long long)w->side[!w->student].members);
+    const char *detail = skl_gpu_mixes_tiles(w) ? swept_detail(w) : NULL;
+    if (detail)
+        return skl_fail(SKL_UNSUPPORTED,
+                        "cannot use out.%s with a teacher of %lld heads to each of the student's on CUDA: only the "
+                        "CPU tells it of mixed heads",
+                        detail, (long long)w->side[!w->student].members);
     return SKL_OK;
 }
 

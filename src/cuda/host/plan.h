@@ -49,6 +49,8 @@ struct skl_gpu_memory {
     int32_t *listed_keys;           /* [batch x n][room + 1] */
     struct skl_gpu_member *members; /* mixed heads: [members][rows] */
     float *sink_scores;             /* ... [rows] */
+    float *index_weights;           /* an indexer on tensor cores: [members][rows] */
+    char *index_queries;            /* ... [members][n][dim] of one batch */
     char *gathered[SKL_GATHERED];
     struct skl_gpu_reference *label_references; /* of labels beside a divergence */
     struct skl_gpu_factors *label_factors;
@@ -64,6 +66,7 @@ struct skl_gpu_plan {
     enum skl_gpu_family family;
     int capability; /* of the device */
     int mixed;      /* the teacher is a mixture of heads: kernels of mixed_* roles */
+    int indexed;    /* ... and the student an indexer: kernels of index_* roles */
     int type, dim;  /* of forward_* and the attention gradients: SKL_BF16 or SKL_F16; 64, 128 or 256 */
     int tile_rows;  /* of the sweep's kernels */
     int64_t heads;  /* of all batches */
@@ -74,9 +77,10 @@ struct skl_gpu_plan {
     int attention_grad; /* gradients by rows_*, columns_* or fused_*, not by slabs */
     int fused;
     int slab_rows, slab_columns;
-    int room;  /* for the entries of a list, of columns or of keys: a power of two; or for a row's picks */
-    int picks; /* that a list of the largest scores has */
-    int block; /* keys of an entry */
+    int slab_heads; /* slabs that are made at once: those of an indexer's heads, or one */
+    int room;       /* for the entries of a list, of columns or of keys: a power of two; or for a row's picks */
+    int picks;      /* that a list of the largest scores has */
+    int block;      /* keys of an entry */
     struct skl_gpu_memory offset; /* as offsets from the workspace's start */
     size_t bytes;
 };
@@ -108,11 +112,8 @@ static inline enum skl_row_name skl_gpu_divergence_row(const struct skl_work *w)
  * teacher. */
 int skl_gpu_sweeps_at_1(enum skl_call call, const struct skl_work *w);
 
-/* Do keys_* work on it: rows that see keys of their own, or a student that is an indexer? */
-static inline int skl_gpu_by_keys(const struct skl_work *w)
-{
-    return skl_has_support(w) || w->side[w->student].scorer == SKL_INDEX;
-}
+/* Do keys_* work on it: rows that see keys of their own, or a student that is an indexer and not for tensor cores? */
+int skl_gpu_by_keys(const struct skl_work *w);
 
 /* Is either of two results wanted: the student's 'of_s', or its neighbour? */
 static inline int skl_gpu_wants_either(const struct skl_work *w, enum skl_row_name of_s)

@@ -7,9 +7,10 @@
  *     sweep, finish_rows [make_factors, sweep, finish_rows]         value; the second time for two sweeps
  *     [label_weights before all, label_scores, finish_labels after]   labels: labels.c
  *     [gather_heads; sweep of a head, make_members]                 mixed heads, before the sweeps: mixture.c
+ *     [index_weights before, index_queries, index_rows after]       indexers on tensor cores: index.c
  *     [push_sinks, sink_masses, sum_sinks]                          sinks: sinks.c
  *     [sort_lists, score_lists before, finish_lists after]          listed teachers: lists.c
- *     [sort_keys, keys_lse before, keys_* for sweep and gradients]  lists of keys, indexers: keys.c
+ *     [sort_keys, keys_lse before, keys_* for sweep and gradients]  lists of keys, other indexers: keys.c
  *     [*_scores, pick_scores, sort_picks instead of all below]      lists of the largest logits: topk.c
  *     [further sweeps, put_*]                                       details of rows: details.c
  *     sum_values                                                    reduced loss
@@ -64,11 +65,11 @@ struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r)
     return ids;
 }
 
-static struct skl_gpu_side side_of(const struct skl_work *w, int side)
+static struct skl_gpu_side side_of(const struct skl_gpu_run *run, int side)
 {
+    const struct skl_work *w = &run->work;
     const struct skl_work_side *s = &w->side[side];
-    int scores = s->scorer == SKL_MIXTURE &&
-                 !skl_gpu_by_keys(w); /* log2 t as it is: the softcap is that of the heads */
+    int scores = s->scorer == SKL_MIXTURE && run->plan.mixed; /* log2 t as it is: the softcap is that of the heads */
     double factor = s->unit * SKL_LOG2E;
     struct skl_gpu_side g = {.a = skl_gpu_matrix_of(&s->a),
                              .b = skl_gpu_matrix_of(&s->b),
@@ -87,14 +88,15 @@ static struct skl_gpu_side side_of(const struct skl_work *w, int side)
 struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int tile_rows)
 {
     const struct skl_work *w = &run->work;
-    struct skl_gpu_problem p = {.side = {side_of(w, 0), side_of(w, 1)},
+    struct skl_gpu_problem p = {.side = {side_of(run, 0), side_of(run, 1)},
                                 .rows = w->rows,
                                 .heads = (int32_t)w->heads,
                                 .n = (int32_t)w->n,
                                 .columns = (int32_t)w->columns,
                                 .tiles = (int32_t)((w->n + tile_rows - 1) / tile_rows),
                                 .range = run->memory.range,
-                                .mixture = skl_gpu_mixture_of(run)};
+                                .mixture = skl_gpu_mixture_of(run),
+                                .index = skl_gpu_index_of(run)};
     return p;
 }
 
@@ -446,6 +448,8 @@ static struct skl_gpu_memory placed(const struct skl_gpu_memory *offset, char *b
                     &m.picked,
                     &m.members,
                     &m.sink_scores,
+                    &m.index_weights,
+                    &m.index_queries,
                     &m.gathered[SKL_GATHERED_A],
                     &m.gathered[SKL_GATHERED_B],
                     &m.gathered[SKL_GATHERED_LSE],
@@ -497,6 +501,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
     SKL_TRY(skl_gpu_list_keys(run));
     SKL_TRY(skl_gpu_gather(run));
     SKL_TRY(skl_gpu_find_members(run));
+    SKL_TRY(skl_gpu_index_weights(run));
     SKL_TRY(skl_gpu_start_lists(run));
     SKL_TRY(skl_gpu_score_labels(run));
     if (run->plan.call != SKL_CALL_BACKWARD && !w->listed.given)
@@ -514,7 +519,7 @@ static enum skl_status issue(struct skl_gpu_run *run, const struct skl_state *fi
 static int needs_products(const struct skl_gpu_run *run)
 {
     const struct skl_work_side *s = run->work.side;
-    int any = s[0].grad_a.data || s[0].grad_b.data || s[1].grad_a.data || s[1].grad_b.data;
+    int any = s[0].grad_a.data || s[0].grad_b.data || s[1].grad_a.data || s[1].grad_b.data || s[1].grad_w.data;
     int slabs = !run->plan.attention_grad && !skl_on_support(&run->work) && run->plan.family != SKL_FAMILY_KEYS;
     return any && slabs && run->work.rows && run->work.columns;
 }

@@ -63,6 +63,13 @@ struct skl_gpu_mixture skl_gpu_mixture_of(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_gather(struct skl_gpu_run *run);
 enum skl_status skl_gpu_find_members(const struct skl_gpu_run *run);
 
+/* Indexers on tensor cores (index.c): as kernels want them; the weights of their heads made ready; what the products of a
+ * batch's slabs read, and what becomes of their sums. Nothing of other students. */
+struct skl_gpu_index skl_gpu_index_of(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_index_weights(const struct skl_gpu_run *run);
+enum skl_status skl_gpu_index_queries(const struct skl_gpu_run *run, int64_t batch);
+enum skl_status skl_gpu_index_rows(const struct skl_gpu_run *run, int64_t batch);
+
 /* Sinks (sinks.c): as kernels want them; into the sums of a second sweep; their probabilities; their gradient of side
  * x. Nothing without sinks, or where nobody asks. */
 struct skl_gpu_sinks skl_gpu_sinks_of(const struct skl_gpu_run *run);
@@ -70,7 +77,7 @@ enum skl_status skl_gpu_push_sinks(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_masses(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sink_grad(const struct skl_gpu_run *run, int x);
 
-/* Rows that see keys of their own, and indexers (keys.c): lists and LSEs of heads made ready; a sweep; a side's
+/* Rows that see keys of their own, and other indexers (keys.c): lists and LSEs of heads made ready; a sweep; a side's
  * gradients. */
 enum skl_status skl_gpu_list_keys(const struct skl_gpu_run *run);
 enum skl_status skl_gpu_sweep_keys(const struct skl_gpu_run *run, enum skl_gpu_role role,

@@ -8,13 +8,16 @@
  *     dbias [columns]   += sum over the rows of dx
  *
  * Columns outside, rows (and heads that share a b) inside: sums of db are of one slab's width, sums of da last. A
- * gradient that leaves as f32 is its own sum.
+ * gradient that leaves as f32 is its own sum. An indexer has a slab for each of its heads, all made by one launch, and
+ * weights beside them: index.c.
  */
 #include "run.h"
 
-/* A head of all batches: its indices. */
+#include "../shapes.h"
+
+/* A head of a: its indices, its number among those that share a b, and that of its slab. */
 struct head {
-    int64_t number, b, h;
+    int64_t b, h, k, slab;
 };
 
 /* One way to make the slab: the divergence's, a listed teacher's, the labels'. Their gradients are added up. */
@@ -33,7 +36,7 @@ struct slabs {
     const struct skl_work_side *s;
     int dtype;
     int x;
-    int64_t group_heads; /* that share a b */
+    int64_t group_heads; /* of a, that share a b */
 };
 
 /* cuBLAS's manual lets C be anything when beta is 0, and does not say that this holds for a beta in device memory. A
@@ -46,13 +49,13 @@ static enum skl_status clear_sum(const struct skl_gpu_run *run, const struct skl
     return skl_gpu_convert_matrix(run, &sum, NULL, 1, 1, 0, p->m, p->n);
 }
 
-static enum skl_status product(const struct slabs *q, struct skl_gpu_product p, int first)
+static enum skl_status product(const struct slabs *q, const struct head *head, struct skl_gpu_product p, int first)
 {
     const struct skl_gpu_run *run = q->run;
     p.dtype = q->dtype;
     p.dtype_c = SKL_F32;
     p.n = q->s->dim;
-    p.a = run->memory.slab;
+    p.a = run->memory.slab + head->slab * run->plan.slab_rows * run->plan.slab_columns * skl_size_of(q->dtype);
     p.lda = q->args.ld;
     p.alpha = &run->memory.scalars->alpha[q->x];
     p.beta = first ? &run->memory.scalars->zero : &run->memory.scalars->one;
@@ -72,9 +75,10 @@ static enum skl_gpu_role slab_role(const struct skl_work *w)
 static enum skl_status make_slab(struct slabs *q, const struct pass *pass)
 {
     const struct skl_gpu_kernel *k = skl_gpu_planned(&q->run->plan, pass->role);
+    int columns = k->columns * (q->run->plan.indexed ? SKL_INDEX_TILES : 1); /* of a block */
     q->args.grad = pass->grad;
     SKL_TRY(skl_gpu_start(q->run, pass->role, (q->args.rows + k->rows - 1) / k->rows,
-                          (q->args.columns + k->columns - 1) / k->columns, &q->args, sizeof q->args));
+                          (q->args.columns + columns - 1) / columns, &q->args, sizeof q->args));
     if (pass->lists)
         return skl_gpu_list_entries(q->run, &q->args);
     return pass->labels ? skl_gpu_label_entries(q->run, &q->args, q->how) : SKL_OK;
@@ -113,19 +117,19 @@ static int64_t leading_dimension(const struct skl_operand *o, int64_t dim)
     return o->stride[2] > dim ? o->stride[2] : dim;
 }
 
-/* da of the slab's rows; the head is the k-th of its group. */
-static enum skl_status product_a(const struct slabs *q, const struct head *head, int64_t k, int first)
+/* da of the slab's rows. */
+static enum skl_status product_a(const struct slabs *q, const struct head *head, int first)
 {
     const struct skl_work_side *s = q->s;
-    if (!s->grad_a.data)
+    if (!s->grad_a.data && !s->grad_w.data)
         return SKL_OK;
     struct skl_gpu_product p = {.m = q->args.rows, .k = q->args.columns, .ldb = leading_dimension(&s->b, s->dim)};
     p.b = skl_operand_at(&s->b, head->b, head->h / s->group, q->args.first_column);
-    if (skl_gpu_own_sum(&s->grad_a, s->dim))
+    if (skl_gpu_own_sum(&s->grad_a, s->dim) && !q->run->plan.indexed)
         p.c = skl_operand_at(&s->grad_a, head->b, head->h, q->args.first_row), p.ldc = s->grad_a.stride[2];
     else
-        p.c = q->run->memory.sum_a + (k * q->run->work.n + q->args.first_row) * s->dim, p.ldc = s->dim;
-    return product(q, p, first);
+        p.c = q->run->memory.sum_a + (head->k * q->run->work.n + q->args.first_row) * s->dim, p.ldc = s->dim;
+    return product(q, head, p, first);
 }
 
 static enum skl_status product_b(const struct slabs *q, const struct head *head, int first)
@@ -136,12 +140,16 @@ static enum skl_status product_b(const struct slabs *q, const struct head *head,
     struct skl_gpu_product p = {
         .transpose_a = 1, .m = q->args.columns, .k = q->args.rows, .ldb = leading_dimension(&s->a, s->dim)};
     p.b = skl_operand_at(&s->a, head->b, head->h, q->args.first_row);
+    if (q->run->plan.indexed)
+        p.b = q->run->memory.index_queries +
+              (head->k * q->run->work.n + q->args.first_row) * s->dim * skl_size_of(q->dtype),
+        p.ldb = s->dim;
     if (skl_gpu_own_sum(&s->grad_b, s->dim))
         p.c = skl_operand_at(&s->grad_b, head->b, head->h / s->group, q->args.first_column),
         p.ldc = s->grad_b.stride[2];
     else
         p.c = q->run->memory.sum_b, p.ldc = s->dim;
-    return product(q, p, first);
+    return product(q, head, p, first);
 }
 
 static enum skl_status sum_bias(const struct slabs *q, int first)
@@ -160,25 +168,40 @@ static enum skl_status sum_bias(const struct slabs *q, int first)
     return skl_gpu_start(q->run, SKL_ROLE_sum_columns, (args.columns + columns - 1) / columns, 1, &args, sizeof args);
 }
 
+/* The k-th head of a in a group. */
+static struct head head_of(const struct slabs *q, int64_t group, int64_t k)
+{
+    int64_t slabs = q->run->plan.slab_heads, heads = q->run->work.heads * slabs, number = group * q->group_heads + k;
+    return (struct head){number / heads, number % heads, k, number % slabs};
+}
+
+/* One pass over a slab's rows and columns of the heads from the k-th of the group on that have slabs now. */
+static enum skl_status add_slab(struct slabs *q, const struct pass *pass, int64_t group, int64_t k, int first_a,
+                                int first_b)
+{
+    SKL_TRY(make_slab(q, pass));
+    for (int64_t i = 0; i < q->run->plan.slab_heads; i++) {
+        struct head head = head_of(q, group, k + i);
+        SKL_TRY(product_a(q, &head, first_a));
+        SKL_TRY(product_b(q, &head, first_b && i == 0));
+    }
+    return sum_bias(q, first_b);
+}
+
 /* All heads of a group and all their rows, for the slab's columns. */
 static enum skl_status columns_of_group(struct slabs *q, int64_t group)
 {
     const struct skl_work *w = &q->run->work;
+    int64_t at_once = q->run->plan.slab_heads;
     int first = 1;
-    for (int64_t k = 0; k < q->group_heads; k++) {
-        int64_t number = group * q->group_heads + k;
-        struct head head = {number, number / w->heads, number % w->heads};
-        q->args.head = (int32_t)number;
+    for (int64_t k = 0; k < q->group_heads; k += at_once) {
+        q->args.head = (int32_t)((group * q->group_heads + k) / at_once);
         for (int64_t row = 0; row < w->n; row += q->run->plan.slab_rows, first = 0) {
             int64_t left = w->n - row;
             q->args.first_row = (int32_t)row;
             q->args.rows = (int32_t)(left < q->run->plan.slab_rows ? left : q->run->plan.slab_rows);
-            for (int i = 0; i < q->passes; i++) {
-                SKL_TRY(make_slab(q, &q->pass[i]));
-                SKL_TRY(product_a(q, &head, k, q->args.first_column == 0 && i == 0));
-                SKL_TRY(product_b(q, &head, first && i == 0));
-                SKL_TRY(sum_bias(q, first && i == 0));
-            }
+            for (int i = 0; i < q->passes; i++)
+                SKL_TRY(add_slab(q, &q->pass[i], group, k, q->args.first_column == 0 && i == 0, first && i == 0));
         }
     }
     return SKL_OK;
@@ -199,12 +222,14 @@ static enum skl_status round_a(const struct slabs *q, int64_t group)
 {
     const struct skl_work *w = &q->run->work;
     const struct skl_work_side *s = q->s;
+    if (q->run->plan.indexed)
+        return skl_gpu_index_rows(q->run, group);
     if (!s->grad_a.data || skl_gpu_own_sum(&s->grad_a, s->dim))
         return SKL_OK;
     for (int64_t k = 0; k < q->group_heads; k++) {
-        int64_t number = group * q->group_heads + k;
+        struct head head = head_of(q, group, k);
         struct skl_operand to = s->grad_a;
-        to.data = skl_operand_at(&s->grad_a, number / w->heads, number % w->heads, 0);
+        to.data = skl_operand_at(&s->grad_a, head.b, head.h, 0);
         SKL_TRY(skl_gpu_convert_matrix(q->run, &to, q->run->memory.sum_a + k * w->n * s->dim, 1, 1, 0, w->n, s->dim));
     }
     return SKL_OK;
@@ -215,12 +240,13 @@ enum skl_status skl_gpu_slab_grad(const struct skl_gpu_run *run, int x)
     const struct skl_work *w = &run->work;
     struct slabs q = {.run = run, .s = &w->side[x], .dtype = skl_gpu_slab_dtype(w, &run->plan, x), .x = x};
     int64_t groups = w->attention ? w->batch * q.s->b_heads : 1;
-    q.group_heads = run->plan.heads / groups;
+    q.group_heads = run->plan.heads / groups * run->plan.slab_heads;
     SKL_TRY(choose_passes(&q));
     q.args.ld = run->plan.slab_columns;
     q.args.slab = run->memory.slab;
     q.args.dtype = q.dtype;
     for (int64_t group = 0; group < groups; group++) {
+        SKL_TRY(skl_gpu_index_queries(run, group));
         for (int64_t column = 0; column < w->columns; column += run->plan.slab_columns) {
             int64_t left = w->columns - column;
             q.args.first_column = (int32_t)column;

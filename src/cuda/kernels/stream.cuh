@@ -5,6 +5,7 @@
  * other:
  *
  *     side(p, part), head(p, h, part)    whose operands, h being the rows' head
+ *     half(p, part)                      which half of the tile's columns it is of; -1: of all
  *     last(p, part), next(p, part)       is it the tile's last; the one after it, or the first of the next tile
  *     chunks(p)                          of DEPTH entries, in all of a tile's products
  *     logits(f, x)                       makes the products (f.product) and of them both sides' scores
@@ -14,7 +15,8 @@
  * All are static: with an object of them ptxas finds no registers for some kernels.
  *
  * STREAM_SHAPE(x), defined by who includes this, is x of its tiles in ../shapes.h. A block owns 128 rows and goes
- * through a split of the columns, 64 or 128 at a time: 4 warps along the rows, 1 or 2 along the columns, each 32 x 64.
+ * through a split of the columns, 64 or 128 at a time: 4 warps along the rows, 1 or 2 along the columns, each 32 x 64, the half of it in each half of the
+ * columns.
  * Three stages; copies run two chunks ahead over (tile, product, depth), so that they do not stop at the end of a
  * product. The one barrier of a chunk stands before its last products, which hide it: by then every fragment of the
  * chunk has been read, and the first of the next chunk can be fetched behind it.
@@ -47,10 +49,18 @@ enum {
 
 typedef float warp_logits[GROUPS][MT][2][4]; /* of one side: [group of 16 columns][tile of 16 rows][8 columns][] */
 
-SKL_DEVICE void clear(warp_logits &x)
+/* Every product is of all the tile's columns. */
+struct whole_tiles {
+    static __device__ __forceinline__ int half(const skl_gpu_problem &, int)
+    {
+        return -1;
+    }
+};
+
+template <int COUNT> SKL_DEVICE void clear(float (&x)[COUNT][MT][2][4])
 {
 #pragma unroll
-    for (int i = 0; i < GROUPS * MT * 8; i++) x[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
+    for (int i = 0; i < COUNT * MT * 8; i++) x[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = 0;
 }
 
 SKL_DEVICE int chunks_of(const skl_gpu_side &s)
@@ -81,7 +91,7 @@ template <int TYPE, class PARTS> struct stream {
         lane = threadIdx.x & 31;
         down = threadIdx.x / 32 % WARPS_DOWN, across = threadIdx.x / 32 / WARPS_DOWN;
         a_at = shared + down * MT * 16 * DEPTH * 2 + left_at<DEPTH>(lane, 0);
-        b_at = shared + A + across * GROUPS * 16 * DEPTH * 2 + right_at<DEPTH>(lane, 0);
+        b_at = shared + A + across * GROUPS / 2 * 16 * DEPTH * 2 + right_at<DEPTH>(lane, 0);
     }
 
     __device__ __forceinline__ place place_again() const
@@ -97,10 +107,27 @@ template <int TYPE, class PARTS> struct stream {
         return (down * MT + m) * 16 + half * 8 + (lane >> 2);
     }
 
+    /* Columns of the tile before a group, beside those of the warps before this one. A warp has half of its groups in each
+     * half of the columns. */
+    static __device__ __forceinline__ constexpr int columns_before(int group)
+    {
+        return group / (GROUPS / 2) * (COLUMNS / 2) + group % (GROUPS / 2) * 16;
+    }
+    __device__ __forceinline__ int column_of(int group) const
+    {
+        return across * (GROUPS / 2) * 16 + columns_before(group);
+    }
+
     /* ------------------------------------------------------------------------------------------------ copies --- */
 
     using A_COPIES = tile_copies<ROWS, DEPTH, THREADS>;
     using B_COPIES = tile_copies<COLUMNS, DEPTH, THREADS>;
+
+    /* A tile's worth of columns from here on is copied, though of the second half only the first of them count. */
+    __device__ __forceinline__ int first_copied() const
+    {
+        return column + max(PARTS::half(p, part), 0) * (COLUMNS / 2);
+    }
 
     /* The copies turn to the tile's next product, or to the next tile. */
     __device__ __forceinline__ void turn()
@@ -109,20 +136,20 @@ template <int TYPE, class PARTS> struct stream {
         const int h = PARTS::head(p, at.h, part);
         left = s.dim, a_stride = s.a.stride[2], b_stride = s.b.stride[2];
         a_from = A_COPIES::start(rows_of_a(s, at, h), a_stride);
-        b_from = B_COPIES::start(columns_of_b(s, at, h) + column * b_stride, b_stride);
+        b_from = B_COPIES::start(columns_of_b(s, at, h) + first_copied() * b_stride, b_stride);
     }
 
     template <bool WHOLE> __device__ __forceinline__ void copy_chunk_now()
     {
         A_COPIES::template copy<WHOLE>(into + to, a_from, a_stride, at.valid, left);
-        B_COPIES::template copy<WHOLE>(into + to + A, b_from, b_stride, p.columns - column, left);
+        B_COPIES::template copy<WHOLE>(into + to + A, b_from, b_stride, p.columns - first_copied(), left);
     }
 
     /* The next chunk into the next stage, if there is one. Always a group, so that groups can be counted. */
     __device__ __forceinline__ void copy_chunk()
     {
         if (column < end) {
-            if (at.valid == ROWS && column + COLUMNS <= p.columns)
+            if (at.valid == ROWS && first_copied() + COLUMNS <= p.columns)
                 copy_chunk_now<true>();
             else
                 copy_chunk_now<false>();
@@ -149,7 +176,7 @@ template <int TYPE, class PARTS> struct stream {
 
     __device__ __forceinline__ void fetch_b(int k, int group)
     {
-        load_matrices(b[group & 1], ((b_at + stage) ^ (k << 5)) + group * 16 * DEPTH * 2);
+        load_matrices(b[group & 1], ((b_at + stage) ^ (k << 5)) + columns_before(group) * DEPTH * 2);
     }
 
     __device__ __forceinline__ void fetch_first()
@@ -168,15 +195,15 @@ template <int TYPE, class PARTS> struct stream {
         fetch_first();
     }
 
-    /* x = the products of 'dim' entries. */
-    __device__ __forceinline__ void product(warp_logits &x, int dim)
+    /* x = the products of 'dim' entries and the first COUNT groups of columns, an even number. */
+    template <int COUNT> __device__ __forceinline__ void product(float (&x)[COUNT][MT][2][4], int dim)
     {
         clear(x);
         add_product(x, dim);
     }
 
     /* x += them. On entry and on return the first fragments of the next chunk are there. */
-    __device__ __forceinline__ void add_product(warp_logits &x, int dim)
+    template <int COUNT> __device__ __forceinline__ void add_product(float (&x)[COUNT][MT][2][4], int dim)
     {
 #pragma unroll 1
         for (int d = 0; d < dim; d += DEPTH) {
@@ -185,8 +212,8 @@ template <int TYPE, class PARTS> struct stream {
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
 #pragma unroll
-                for (int group = 0; group < GROUPS; group++) {
-                    if (group < GROUPS - 1)
+                for (int group = 0; group < COUNT; group++) {
+                    if (group < COUNT - 1)
                         fetch_b(k, group + 1);
                     else if (k < STEPS - 1)
                         fetch_a(k + 1), fetch_b(k + 1, 0);
@@ -236,7 +263,7 @@ template <int TYPE, class PUSH, class PARTS> SKL_DEVICE void sweep(const skl_gpu
         const bool inside = PUSH::FAST && c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
-            f.first = c + (f.across * GROUPS + group) * 16;
+            f.first = c + f.column_of(group);
             if (inside)
                 push.template push<!PARTS::FINITE>(f, x[0][group], x[1][group]);
             else {
@@ -293,7 +320,7 @@ template <int TYPE, class PARTS, class WRITE> SKL_DEVICE void slab_by(const skl_
     }
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
-        const int column = first + (f.across * GROUPS + group) * 16;
+        const int column = first + f.column_of(group);
         if (!empty)
             edge_logits(f, x[0][group], x[1][group], column);
 #pragma unroll
