@@ -68,7 +68,7 @@ void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
         return;
     }
     int64_t tasks = run->plan.blocks * parts;
-    int odd = (int)(w->phase & 1), team = run->team.size;
+    int odd = (int)(w->phase & 1), team = run->team.size, told = 0;
     atomic_store_explicit(&skl_queue_of(run, w->rank)->taken[!odd], 0,
                           memory_order_relaxed); /* nobody looks before the barrier */
     for (int i = 0; i < team; i++) {
@@ -80,8 +80,11 @@ void skl_do_phase(struct skl_worker *w, int64_t parts, skl_task *task)
             w->taken = i ? 1 : (double)k, w->queue = i ? 1 : (double)n;
             task(w, &run->blocks[(first + k) / parts], (first + k) % parts);
             report(w, i ? 1 : (double)(k + 1) / (double)n);
+            told = 1;
         }
     }
+    if (!told) /* others were quicker; the caller wants to hear all the same */
+        report(w, 1);
     w->phase++;
     w->phases_in_wave++;
     skl_team_barrier(&run->team);
