@@ -189,7 +189,7 @@ int main(void)
     families_of_sweeps();
     given_lses();
     packed_sequences();
-    random_labels(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 12, 6));
+    random_labels(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 6, 6));
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "detail_kernels") == 0 || strcmp(test_list[i].role, "top") == 0)
             CHECK(test_device_ran(test_list[i].kernel), "no case ran %s", test_list[i].kernel);

@@ -236,7 +236,7 @@ int main(void)
     test_begin("test_lists");
     test_device_begin();
     test_device.processors = 8;
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 600 : 36, 12));
+    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 600 : 18, 12));
     large_cases();
     fill();
     for (int tail = SKL_TAIL_BUCKET; tail <= SKL_TAIL_TEACHER; tail++)

@@ -163,7 +163,7 @@ int main(void)
     mapped_heads();
     bad_maps();
     refused();
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 12, 6));
+    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 6, 6));
     test_context("src/cuda/kernels.def");
     for (int i = 0; i < test_list_count && !test_quick(); i++)
         if (strncmp(test_list[i].role, "mixed_", 6) == 0 || strcmp(test_list[i].source, "mixture_kernels") == 0)

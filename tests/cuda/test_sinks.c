@@ -176,7 +176,7 @@ int main(void)
     zeros();
     no_keys();
     odd_numbers();
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 12, 6));
+    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 6, 6));
     test_context("src/cuda/kernels.def");
     for (int i = 0; i < test_list_count; i++)
         if (strcmp(test_list[i].source, "sink_kernels") == 0)
