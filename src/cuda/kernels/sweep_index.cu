@@ -235,6 +235,7 @@ template <int TYPE> SKL_DEVICE void slab_index(const skl_gpu_slab &args)
     for (int c = first; c < last; c += COLUMNS) {
         warp_logits t;
         teacher_scores(f, t);
+        const bool inside = c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             half_logits z;
@@ -246,7 +247,8 @@ template <int TYPE> SKL_DEVICE void slab_index(const skl_gpu_slab &args)
             });
 #pragma unroll
             for (int i = 0; i < HALF_GROUPS; i++)
-                edge_logits(f, t[half * HALF_GROUPS + i], z[i], c + f.column_of(half * HALF_GROUPS + i));
+                if (!inside)
+                    edge_logits(f, t[half * HALF_GROUPS + i], z[i], c + f.column_of(half * HALF_GROUPS + i));
             make_dx<TYPE>(g, f, &t[half * HALF_GROUPS], z, dx);
             put_heads(args, f, out, dx);
         }
