@@ -45,12 +45,11 @@ static inline struct kit_tensor offsets(int64_t n)
     return t;
 }
 
-/* D_t: of the teacher. place: of the operands. */
-static inline struct trial build_at(enum kit_place place, int64_t H, int64_t D, int64_t D_t, int64_t heads,
-                                    int64_t key_heads, int dtype, int64_t batch, int64_t most_rows)
+/* N queries, M keys. D_t: of the teacher. place: of the operands. */
+static inline struct trial build_sized(enum kit_place place, int64_t N, int64_t M, int64_t H, int64_t D, int64_t D_t,
+                                       int64_t heads, int64_t key_heads, int dtype, int64_t batch)
 {
-    struct trial t = {.B = batch, .H = H, .D = D, .T = heads};
-    t.N = test_between(1, most_rows), t.M = test_between(most_rows, 7 * most_rows);
+    struct trial t = {.B = batch, .H = H, .D = D, .T = heads, .N = N, .M = M};
     int64_t q[4] = {t.B, H, t.N, D}, k[4] = {t.B, 1, t.M, D}, w[3] = {t.B, t.N, H};
     int64_t q_t[4] = {t.B, heads, t.N, D_t}, k_t[4] = {t.B, key_heads, t.M, D_t}, of_rows[2] = {t.B, t.N};
     t.q = make_at(place, dtype, 4, q, 1), t.k = make_at(place, dtype, 4, k, 1 / sqrt((double)D));
@@ -66,6 +65,13 @@ static inline struct trial build_at(enum kit_place place, int64_t H, int64_t D, 
     int64_t lists[3] = {t.B, t.N, test_between(1, 150)};
     t.support = make(SKL_I32, 3, lists, 1);
     return t;
+}
+
+static inline struct trial build_at(enum kit_place place, int64_t H, int64_t D, int64_t D_t, int64_t heads,
+                                    int64_t key_heads, int dtype, int64_t batch, int64_t most_rows)
+{
+    int64_t N = test_between(1, most_rows), M = test_between(most_rows, 7 * most_rows);
+    return build_sized(place, N, M, H, D, D_t, heads, key_heads, dtype, batch);
 }
 
 static inline struct trial build(int64_t H, int64_t D, int64_t heads, int64_t key_heads, int dtype, int64_t batch,

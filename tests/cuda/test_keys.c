@@ -208,6 +208,18 @@ static void on_tensor_cores(int n)
     }
 }
 
+/* Tiles of queries and keys that are full: nothing may be read behind the last key. The scale is negative, and a query of
+ * zeros has products at which ReLU has no slope. */
+static void whole_tiles(void)
+{
+    struct trial t = build_sized(KIT_ALIGNED, 128, 128, 2, 64, 64, 2, 2, SKL_BF16, 1);
+    test_context("whole tiles");
+    t.p.s.scale = -0.5;
+    for (int64_t d = 0; d < t.D; d++) kit_set(&t.q.t, d, 0);
+    both_ways(&t, 0);
+    release_trial(&t);
+}
+
 /* The order of blocks, warps and lanes and the moment of copies are not ours to choose, and change no bit. */
 static void schedules(struct trial t, int listed)
 {
@@ -271,6 +283,7 @@ int main(void)
     adopt(rows, sizeof rows, 0), adopt(&value, sizeof value, 0);
     random_indexers(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 8, 4));
     on_tensor_cores(test_cases(getenv("STREAMKL_TEST_LONG") ? 60 : 6, 4));
+    whole_tiles();
     schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 0), schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 1);
     schedules(tensor_trial(1, 70), 0), schedules(tensor_trial(2, 70), 0);
     zeros();
