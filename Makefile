@@ -46,7 +46,7 @@ test-tree:
 	@test -f $(BUILD)/test/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/test -DSTREAMKL_CUDA_ARCHITECTURES=80 --no-warn-unused-cli; }
 	@cmake --build $(BUILD)/test --parallel $(JOBS)
 
-# For who is changing something, two minutes: C alone, without CUDA's kernels, and without counting instructions.
+# For who is changing something, some three minutes: C alone, without CUDA's kernels, and without counting instructions.
 test-quick:
 	@test -f $(BUILD)/quick/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/quick -DSTREAMKL_CUDA=OFF; }
 	@cmake --build $(BUILD)/quick --parallel $(JOBS)
@@ -165,7 +165,7 @@ help:
 	@echo "make             build the library and the program into $(BUILD)/"
 	@echo "make demo        build, then show the main job on built-in data"
 	@echo "make test        build, then run every test, of C and of Python"
-	@echo "make test-quick  the C tests alone, without CUDA: two minutes"
+	@echo "make test-quick  the C tests alone, without CUDA: some three minutes"
 	@echo "make test-long   what is slow and seldom red: an hour or two"
 	@echo "make python      build the Python package with torch into $(VENV)/"
 	@echo "make test-python run the Python tests there"
