@@ -14,7 +14,8 @@
  *              logits of 1e30 say, where the largest logit wins by more than any rounding.
  *   loss       sum_j |d loss / d z[j]| delta[j] while delta is small; otherwise the sizes of all the terms that change.
  *              On top 3 u of every term's size, as a sum in f32 loses, and 3 u for each of the two LSEs: the
- *              exponentials of a side that nearly equals the other are not rounded alike.
+ *              exponentials of a side that nearly equals the other are not rounded alike. And u sqrt n for the sums of
+ *              exponentials, the same random walk, of 192 terms at most.
  *   gradients  product rule on dz, then sums of n terms: u (4 + 2 sqrt n) of their sizes, the same random walk. (Terms
  *              that are all alike are rounded alike: a flat row of 400 columns is off by u sqrt n.)
  *
