@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from ._arrays import Array, read
+from ._checks import bad
 from ._groups import Group, answer, bad_index, bad_mask, bad_rows, groups_of, plan, put_together, refuse_twice
-from ._options import bad
 
 _OWN = ("x_s", "w_s", "bias_s")  # operands that all teachers share
 

@@ -8,8 +8,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _c, _call
+from ._checks import bad
 from ._errors import order_hint
-from ._options import bad
 
 Array = Any  # np.ndarray; numpy's own alias needs a newer numpy than we do
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
-from ._options import bad
+from ._checks import bad
 
 # Straight from C; agree, sum and count are made of others.
 _ROWS = (

@@ -7,7 +7,7 @@ import warnings
 from importlib.metadata import version
 from typing import Any, Dict, Set, Tuple
 
-from ._options import bad
+from ._checks import bad
 
 _warned: Set[str] = set()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 from . import _c
-from ._options import bad
+from ._checks import bad
 
 
 class Finished(NamedTuple):

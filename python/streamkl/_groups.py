@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ._options import bad
+from ._checks import bad
 
 
 class Group(NamedTuple):

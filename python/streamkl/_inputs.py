@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _c
+from ._checks import bad
 from ._errors import order_hint
-from ._options import bad
 
 Inputs = Tuple[Any, ...]  # of _c.INPUTS, None if not given
 

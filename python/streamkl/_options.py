@@ -13,8 +13,6 @@ To add an option: its field in _c.PROBLEM, its line here, its words in docs/pyth
 # No "from __future__ import annotations" here: the annotations of the table are objects that this file reads.
 import difflib
 import inspect
-import math
-import operator
 from typing import (
     Annotated,
     Any,
@@ -31,8 +29,9 @@ from typing import (
 )
 
 from . import _c
+from . import _checks as check
+from ._checks import bad
 
-REDUCTIONS = ("none", "mean", "sum")
 NAMES = {
     _c.ATTENTION: "attention_kl",
     _c.LINEAR: "linear_kl",
@@ -40,214 +39,6 @@ NAMES = {
     _c.LISTED: "linear_topk_kl",
     _c.CROSS_ENTROPY: "linear_cross_entropy",
 }
-
-
-def bad(name: str, value: object, rule: str, kind: type = ValueError) -> Exception:
-    return kind(f"streamkl: cannot use {name} = {value!r}: {rule}")
-
-
-# ---- checks: (name, what people write) -> what C takes
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) is float:
-        return value
-    if getattr(value, "requires_grad", False) or _has_tangent(value):
-        raise bad(name, type(value).__name__, "options get no gradient: pass a number, or detach() it", TypeError)
-    try:
-        if isinstance(value, (str, bytes, bool)) or getattr(value, "shape", ()) != ():
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise bad(name, value, "it must be a number", TypeError) from None
-
-
-def _has_tangent(value: object) -> bool:
-    """A tensor that forward-mode differentiation follows."""
-    if not hasattr(value, "requires_grad"):
-        return False
-    from torch.autograd.forward_ad import unpack_dual
-
-    return unpack_dual(value).tangent is not None  # type: ignore[arg-type]
-
-
-def _positive(name: str, value: object) -> float:
-    number = _number(name, value)
-    if not 0 < number < math.inf:
-        raise bad(name, value, "it must be positive and finite")
-    return number
-
-
-def _share(name: str, value: object) -> float:
-    number = _number(name, value)
-    if not 0 <= number < 1:
-        raise bad(name, value, "it must be at least 0 (nothing but zeros) and below 1")
-    return number
-
-
-def _scale(name: str, value: object) -> float:
-    if value is None:
-        return 0.0  # the default, in C
-    number = _number(name, value)
-    if number == 0 or not -math.inf < number < math.inf:
-        raise bad(name, value, "it must be finite and not 0 (None: the default)")
-    return number
-
-
-def _softcap(name: str, value: object) -> float:
-    return 0.0 if value is None else _positive(name, value)
-
-
-def _own_scale(name: str, value: object) -> Tuple[float]:
-    """For a loss that has one side, and a field of C that has another name."""
-    return (_scale(name, value),)
-
-
-def _own_softcap(name: str, value: object) -> Tuple[float]:
-    return (_softcap(name, value),)
-
-
-def _beta(name: str, value: object) -> float:
-    """_settle() knows if it is used at all, and what it may be."""
-    return 0.5 if value is None else _number(name, value)
-
-
-def _of_divergence(name: str, value: object) -> float:
-    """skew and alpha, of which C takes 0 for "not given"."""
-    return 0.0 if value is None else _number(name, value)
-
-
-def _finite(name: str, value: object) -> float:
-    number = _number(name, value)
-    if not -math.inf < number < math.inf:
-        raise bad(name, value, "it must be finite")
-    return number
-
-
-def _items(name: str, value: object) -> float:
-    """HF's num_items_in_batch may be a tensor of one integer."""
-    return 0.0 if value is None else _positive(name, value)
-
-
-def _index(name: str, value: object) -> int:
-    return _whole(name, value, "it must be an integer")
-
-
-def _whole(name: str, value: Any, rule: str) -> int:
-    if type(value) is int or type(value).__name__ == "SymInt":  # SymInt: a size that torch.compile does not know yet
-        number = value
-    else:
-        try:
-            if isinstance(value, bool):
-                raise TypeError
-            number = operator.index(value)
-        except TypeError:
-            raise bad(name, value, rule, TypeError) from None
-    if number >= 2**63 or number < -(2**63):
-        raise bad(name, value, rule + ", below 2^63")
-    return number
-
-
-def _columns(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = _whole(name, value, "it must be a number of columns (None: all)")
-    if number < 1:
-        raise bad(name, value, "it must be at least 1 (None: all)")
-    return number
-
-
-def _window(name: str, value: Any) -> Tuple[int, int]:
-    if value is None:
-        return -1, -1
-    rule = "it must be None or (left, right), each a number of columns or -1 for no limit"
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise bad(name, value, rule, TypeError)
-    left, right = _whole(name, value[0], rule), _whole(name, value[1], rule)
-    if left < -1 or right < -1:
-        raise bad(name, tuple(value), "left and right must be -1 (no limit) or a number of columns")
-    return left, right
-
-
-def _heads(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = _whole(name, value, "it must be a number of heads (None: one)")
-    if not 1 <= number < 2**31:
-        raise bad(name, value, "it must be at least 1")
-    return number
-
-
-def _unless(name: str, value: object) -> Tuple[bool]:
-    """For a field of C that says the contrary."""
-    return (not _flag(name, value),)
-
-
-def _flag(name: str, value: object) -> bool:
-    if value is True or value is False:
-        return value
-    if type(value).__name__ in ("int", "bool", "bool_") and value in (0, 1):  # NumPy's bool is no bool
-        return bool(value)
-    raise bad(name, value, "it must be True or False", TypeError)
-
-
-def _split(name: str, value: object) -> int:
-    return _c.SPLITS[None if value is None else _flag(name, value)]
-
-
-def _choice(name: str, value: object, choices: Tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise bad(name, value, f"it must be one of {', '.join(repr(c) for c in choices)}")
-    return value
-
-
-def _divergence(name: str, value: object) -> int:
-    return _c.DIVERGENCES[_choice(name, value, tuple(_c.DIVERGENCES))]
-
-
-def _direction(name: str, value: object) -> int:
-    return _c.DIVERGENCES[_choice(name, value, ("forward", "reverse"))]
-
-
-def _tail(name: str, value: object) -> int:
-    return _c.TAILS[_choice(name, value, tuple(_c.TAILS))]
-
-
-def _reduction(name: str, value: object) -> int:
-    if value == "batchmean":
-        raise bad(
-            name, value, "it must be 'none', 'mean' (over the rows) or 'sum', which you may divide by the batch size"
-        )
-    return _c.MEAN if _choice(name, value, REDUCTIONS) == "mean" else _c.SUM
-
-
-def _isa(name: str, value: object) -> int:
-    return 0 if value is None else _c.ISAS[_choice(name, value, tuple(_c.ISAS))]
-
-
-def _threads(name: str, value: object) -> int:
-    number = _whole(name, value, "it must be a number of threads (0: the default)")
-    if not 0 <= number < 2**31:
-        raise bad(name, value, "it must be a number of threads (0: the default)")
-    return number
-
-
-def _block(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = _whole(name, value, "it must be a number of keys (None: the lists have single keys)")
-    if not 1 <= number < 2**31:
-        raise bad(name, value, "it must be at least 1 (None: the lists have single keys)")
-    return number
-
-
-def _bytes(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = _whole(name, value, "it must be a number of bytes (None: the default)")
-    if number < 1:
-        raise bad(name, value, "it must be at least 1 (None: the default)")
-    return number
 
 
 # ---- the table
@@ -263,63 +54,63 @@ class Option(NamedTuple):
 class _EveryOptions(TypedDict, total=False):
     """What every loss has."""
 
-    reduction: Annotated[str, Option("mean", "int", _reduction)]
-    columns: Annotated[Optional[int], Option(None, "SymInt", _columns)]
-    threads: Annotated[int, Option(0, "int", _threads)]
-    isa: Annotated[Optional[str], Option(None, "int", _isa)]
-    workspace_limit: Annotated[Optional[int], Option(None, "int", _bytes)]
-    skip_below: Annotated[float, Option(0.0, "float", _share)]
-    split_f32: Annotated[Optional[bool], Option(None, "int", _split)]
+    reduction: Annotated[str, Option("mean", "int", check.reduction)]
+    columns: Annotated[Optional[int], Option(None, "SymInt", check.columns)]
+    threads: Annotated[int, Option(0, "int", check.threads)]
+    isa: Annotated[Optional[str], Option(None, "int", check.isa)]
+    workspace_limit: Annotated[Optional[int], Option(None, "int", check.memory)]
+    skip_below: Annotated[float, Option(0.0, "float", check.share)]
+    split_f32: Annotated[Optional[bool], Option(None, "int", check.split)]
 
 
 class _Options(_EveryOptions, total=False):
     """What the losses between a student and a teacher have."""
 
-    scale_s: Annotated[Optional[float], Option(None, "float", _scale)]
-    softcap_s: Annotated[Optional[float], Option(None, "float", _softcap)]
+    scale_s: Annotated[Optional[float], Option(None, "float", check.scale)]
+    softcap_s: Annotated[Optional[float], Option(None, "float", check.softcap)]
 
 
 class _LiveOptions(_Options, total=False):
     """What the losses with a live teacher have."""
 
-    divergence: Annotated[str, Option("forward", "int", _divergence)]
-    beta: Annotated[Optional[float], Option(None, "float", _beta)]
-    skew: Annotated[Optional[float], Option(None, "float", _of_divergence)]
-    alpha: Annotated[Optional[float], Option(None, "float", _of_divergence)]
-    scale_t: Annotated[Optional[float], Option(None, "float", _scale)]
-    softcap_t: Annotated[Optional[float], Option(None, "float", _softcap)]
-    any_order: Annotated[bool, Option(False, "bool", _flag)]
-    round_dz: Annotated[bool, Option(False, "bool", _flag)]
+    divergence: Annotated[str, Option("forward", "int", check.divergence)]
+    beta: Annotated[Optional[float], Option(None, "float", check.beta)]
+    skew: Annotated[Optional[float], Option(None, "float", check.of_divergence)]
+    alpha: Annotated[Optional[float], Option(None, "float", check.of_divergence)]
+    scale_t: Annotated[Optional[float], Option(None, "float", check.scale)]
+    softcap_t: Annotated[Optional[float], Option(None, "float", check.softcap)]
+    any_order: Annotated[bool, Option(False, "bool", check.flag)]
+    round_dz: Annotated[bool, Option(False, "bool", check.flag)]
 
 
 class AttentionOptions(_LiveOptions, total=False):
-    causal: Annotated[bool, Option(False, "bool", _flag)]
-    window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", _window, ("window_left", "window_right"))]
-    mix_t: Annotated[Optional[int], Option(None, "int", _heads)]
-    normalise_t: Annotated[bool, Option(True, "bool", _unless, ("raw_t",))]
-    support_block: Annotated[Optional[int], Option(None, "SymInt", _block)]
+    causal: Annotated[bool, Option(False, "bool", check.flag)]
+    window: Annotated[Optional[Tuple[int, int]], Option(None, "SymInt", check.window, ("window_left", "window_right"))]
+    mix_t: Annotated[Optional[int], Option(None, "int", check.heads)]
+    normalise_t: Annotated[bool, Option(True, "bool", check.unless, ("raw_t",))]
+    support_block: Annotated[Optional[int], Option(None, "SymInt", check.block)]
 
 
 class IndexerOptions(AttentionOptions, total=False):
-    relu: Annotated[bool, Option(True, "bool", _unless, ("identity",))]
+    relu: Annotated[bool, Option(True, "bool", check.unless, ("identity",))]
 
 
 class _OwnLabelOptions(TypedDict, total=False):
     """What cross-entropy has."""
 
-    ignore_index: Annotated[int, Option(-100, "int", _index)]
-    num_items: Annotated[Optional[float], Option(None, "float", _items)]
-    label_smoothing: Annotated[float, Option(0.0, "float", _share)]
-    z_loss: Annotated[float, Option(0.0, "float", _finite)]
+    ignore_index: Annotated[int, Option(-100, "int", check.index)]
+    num_items: Annotated[Optional[float], Option(None, "float", check.items)]
+    label_smoothing: Annotated[float, Option(0.0, "float", check.share)]
+    z_loss: Annotated[float, Option(0.0, "float", check.finite)]
 
 
 class _LabelOptions(_OwnLabelOptions, total=False):
     """What the losses over a vocabulary have."""
 
-    temperature: Annotated[float, Option(1.0, "float", _positive)]
-    label_weight: Annotated[float, Option(0.0, "float", _finite)]
-    kl_weight: Annotated[float, Option(1.0, "float", _finite)]
-    lse_weight: Annotated[float, Option(0.0, "float", _finite)]
+    temperature: Annotated[float, Option(1.0, "float", check.positive)]
+    label_weight: Annotated[float, Option(0.0, "float", check.finite)]
+    kl_weight: Annotated[float, Option(1.0, "float", check.finite)]
+    lse_weight: Annotated[float, Option(0.0, "float", check.finite)]
 
 
 class LinearOptions(_LiveOptions, _LabelOptions, total=False):
@@ -327,16 +118,16 @@ class LinearOptions(_LiveOptions, _LabelOptions, total=False):
 
 
 class ListedOptions(_Options, _LabelOptions, total=False):
-    tail: Annotated[str, Option("bucket", "int", _tail)]
-    divergence: Annotated[str, Option("forward", "int", _direction)]
-    stored_temperature: Annotated[float, Option(1.0, "float", _positive)]
+    tail: Annotated[str, Option("bucket", "int", check.tail)]
+    divergence: Annotated[str, Option("forward", "int", check.direction)]
+    stored_temperature: Annotated[float, Option(1.0, "float", check.positive)]
 
 
 class CrossEntropyOptions(_EveryOptions, _OwnLabelOptions, total=False):
     """Of linear_cross_entropy, which has one side."""
 
-    scale: Annotated[Optional[float], Option(None, "float", _own_scale, ("scale_s",))]
-    softcap: Annotated[Optional[float], Option(None, "float", _own_softcap, ("softcap_s",))]
+    scale: Annotated[Optional[float], Option(None, "float", check.own_scale, ("scale_s",))]
+    softcap: Annotated[Optional[float], Option(None, "float", check.own_softcap, ("softcap_s",))]
 
 
 # ---- what is derived from it
@@ -397,10 +188,10 @@ _DEFAULTS = {use: _defaults(use) for use in _KINDS}
 
 def pooling(block: object, pool: object) -> Dict[str, int]:
     """The fields of pooled keys."""
-    number = _whole("block", block, "it must be a number of keys")
+    number = check.whole("block", block, "it must be a number of keys")
     if not 1 <= number < 2**31:
         raise bad("block", block, "it must be at least 1")
-    return {"pool_block": number, "pool": _c.POOLS.index(_choice("pool", pool, _c.POOLS))}
+    return {"pool_block": number, "pool": _c.POOLS.index(check.choice("pool", pool, _c.POOLS))}
 
 
 def cross_entropy_as_linear(given: Mapping[str, Any]) -> Dict[str, Any]:

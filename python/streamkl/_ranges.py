@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Tuple
 
-from ._options import bad
+from ._checks import bad
 
 
 def runs_of(seen: Any, xp: Any, columns: Any) -> Tuple[Any, Any, Any]:

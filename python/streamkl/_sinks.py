@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Tuple
 
-from ._options import bad
+from ._checks import bad
 
 MODES = ("column", "conditional")
 

@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from ._checks import bad
 from ._groups import Group, answer, bad_index, bad_mask, bad_rows, groups_of, plan, put_together, refuse_twice
 from ._inputs import row_inputs
-from ._options import bad
 
 _WHOLE = (torch.bool, torch.int64, torch.int32, torch.int16, torch.int8)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from . import _c
-from . import _options as options
-from ._options import Options, bad, make_options
+from . import _checks as check
+from ._checks import bad
+from ._options import Options, make_options
 
 Shape = Sequence[int]
 
@@ -26,7 +27,7 @@ class Lists(NamedTuple):
 def check_count(k: Any) -> int:
     """Of keys; a query that sees fewer has empty places behind them."""
     try:
-        count = options._whole("k", k, "")
+        count = check.whole("k", k, "")
     except (TypeError, ValueError):
         count = 0
     if not 1 <= count < 2**31:
@@ -46,12 +47,12 @@ def head_options(
         raise bad("w_t.shape", tuple(w), f"it must be [V, D] with the D of x_t.shape = {tuple(x)}")
     if bias is not None and tuple(bias) != (w[0],):
         raise bad("bias.shape", tuple(bias), f"it must be that of the columns, {(w[0],)}")
-    options._scale("scale", scale)
-    options._softcap("softcap", softcap)
-    number = options._columns("columns", columns) or w[0]
+    check.scale("scale", scale)
+    check.softcap("softcap", softcap)
+    number = check.columns("columns", columns) or w[0]
     if number > w[0]:
         raise bad("columns", columns, f"w_t has {w[0]} rows")
-    k = options._whole("k", k, "it must be a number of ids")
+    k = check.whole("k", k, "it must be a number of ids")
     if not 1 <= k <= number:
         raise bad("k", k, f"it must be at least 1 and at most the number of columns, {number}")
     given = dict(scale_s=scale, softcap_s=softcap, temperature=temperature, columns=columns)

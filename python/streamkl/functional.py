@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import _c, _ops
 from ._autograd import Reduced, Rows, saved_rows_of
+from ._checks import bad
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._groups import refuse_beside
 from ._inputs import (
@@ -31,7 +32,6 @@ from ._options import (
     LinearOptions,
     ListedOptions,
     Options,
-    bad,
     cross_entropy_as_linear,
     make_options,
     show_options,

@@ -15,8 +15,8 @@ from typing import Any, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+from ._checks import bad
 from ._faces import divergence_of
-from ._options import bad
 from .functional import linear_cross_entropy, linear_kl
 
 __all__ = ["LigerFusedLinearJSD", "LigerFusedLinearJSDLoss", "liger_fused_linear_jsd"]

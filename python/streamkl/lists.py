@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from . import _c
-from . import _options as options
+from . import _checks as check
+from ._checks import bad
 from ._files import write_whole
 from ._inputs import _check as check_operand
 from ._inputs import _refuse_tangents
 from ._ops import topk
-from ._options import bad
 from ._topk import Lists, head_options
 
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
@@ -97,7 +97,7 @@ def save_lists(
     ids, logprobs, tail_logprob = _checked(lists)
     tensors = dict(zip(_NAMES, (ids.to(torch.int32), logprobs.to(dtype), tail_logprob.to(torch.float32))))
     text = {name: str(value) for name, value in metadata.items()}
-    text["temperature"] = repr(options._positive("temperature", temperature))
+    text["temperature"] = repr(check.positive("temperature", temperature))
     write_whole(pathlib.Path(path), {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, text)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from ._options import bad
+from ._checks import bad
 from .functional import linear_kl
 
 _SLICE = 1 << 25  # entries of W that are converted at once: 128 MiB of f32

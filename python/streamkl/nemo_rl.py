@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Mapping, Tuple, Union
 
 from torch import Tensor
 
-from ._options import bad
+from ._checks import bad
 from .hf.heads import Head, linear_kl
 
 try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._options import bad
+from ._checks import bad
 from .functional import linear_kl
 
 __all__ = ["forward_kl", "reverse_kl"]

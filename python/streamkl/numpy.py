@@ -14,6 +14,7 @@ import numpy as np
 from . import _array_lists, _array_teachers, _c, _call
 from ._array_lists import Lists
 from ._arrays import Array, Call, row_arrays, row_views, view
+from ._checks import bad
 from ._details import make_details, refuse_without_labels, wanted_rows
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
 from ._groups import refuse_beside
@@ -26,7 +27,6 @@ from ._options import (
     LinearOptions,
     ListedOptions,
     Options,
-    bad,
     make_options,
     pooling,
     show_options,

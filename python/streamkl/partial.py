@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from . import _c, _ops
+from ._checks import bad
 from ._finished import PARTS, Finished, check_grads, check_saved, finished, rows_of_finish
 from ._inputs import Inputs, attention_inputs, linear_inputs, spread
 from ._ops import OPERANDS, row_bits
-from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, bad, make_options, show_options
+from ._options import DIVERGENCE, AttentionOptions, LinearOptions, Options, make_options, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -8,7 +8,7 @@ from typing import Any, Tuple
 import torch
 from torch import Tensor
 
-from ._options import bad
+from ._checks import bad
 from ._ranges import ranges_of_mask, starts_of_positions
 
 

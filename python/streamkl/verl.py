@@ -25,8 +25,8 @@ from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
+from ._checks import bad
 from ._faces import warn_untested
-from ._options import bad
 from .hf.checkpoint import head_from
 from .hf.heads import Head, head, linear_kl
 from .hf.models import head_module, unwrap

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import hf
-from .._options import bad
+from .._checks import bad
 from .report import Tokens, describe
 from .rows import Side, on_cpu, token_rows
 from .statistics import RESAMPLES

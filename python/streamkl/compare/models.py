@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 from torch import nn
 
-from .._options import bad
+from .._checks import bad
 
 DTYPES = {
     "f32": torch.float32,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .. import hf
-from .._options import bad
+from .._checks import bad
 from . import models, windows
 from .attention import summary
 from .models import Source, short, source

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import hf
-from .._options import bad
+from .._checks import bad
 from . import attention
 from .report import Tokens
 from .rows import Side, not_finite, on_cpu, token_rows, top_tokens, vocabulary

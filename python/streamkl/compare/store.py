@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Union
 import torch
 from torch import Tensor
 
-from .._options import bad
+from .._checks import bad
 
 SPACE = 1 << 20  # bytes kept free for the names and places of tensors, some ten thousand of them
 _TYPES = {

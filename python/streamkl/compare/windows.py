@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 import torch
 from torch import Tensor
 
-from .._options import bad
+from .._checks import bad
 
 DEFAULT_WINDOW = 2048  # or what the models' positions allow, if that is less
 Text = Union[str, pathlib.Path]

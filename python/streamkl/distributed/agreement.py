@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from .. import _c
+from .._checks import bad
 from .._inputs import Inputs
 from .._ops import _DTYPES, OPERANDS
-from .._options import FIELDS, NAMES, Options, bad
+from .._options import FIELDS, NAMES, Options
 from .group import Group
 
 BY_ROW = 2.0  # reduction "none" among the numbers of the others

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from .. import _c, _ops
 from .._call import EXCHANGE_ROWS
+from .._checks import bad
 from .._details import refuse_without_labels
 from .._inputs import Inputs, attention_inputs, gradients_wanted, linear_inputs
 from .._ops import OPERANDS, row_bits
-from .._options import COLUMNS, FIELDS, IGNORE_INDEX, Options, bad, make_options
+from .._options import COLUMNS, FIELDS, IGNORE_INDEX, Options, make_options
 from . import dtensor
 from .agreement import BY_ROW, Table, agree, alone, say_inputs, say_options, say_sums
 from .autograd import ShardReduced, ShardRows, averaged_by

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from .. import _c, _ops
+from .._checks import bad
 from .._details import make_details, wanted_rows
 from .._inputs import Inputs
 from .._ops import OPERANDS, row_bits
-from .._options import DIVERGENCE, FIELDS, IGNORE_INDEX, TEMPERATURE, bad
+from .._options import DIVERGENCE, FIELDS, IGNORE_INDEX, TEMPERATURE
 from .pieces import held, with_fields
 from .shard import Shard
 from .ways import RowsHere, names_of

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .._options import bad
+from .._checks import bad
 
 
 class Spread(NamedTuple):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _c, _ops
-from .._options import bad
+from .._checks import bad
 
 _TEXT = 1024  # bytes of an error's sentence
 _KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, MemoryError)}

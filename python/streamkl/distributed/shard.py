@@ -11,9 +11,10 @@ from torch import Tensor
 
 from .. import _c
 from .._autograd import saved_rows
+from .._checks import bad
 from .._inputs import Inputs
 from .._ops import OPERANDS, row_bits
-from .._options import FIELDS, Options, bad
+from .._options import FIELDS, Options
 from .group import Group
 from .pieces import ROWS_OPERANDS, Bounds, Run, with_fields
 

@@ -8,8 +8,8 @@ import functools
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from .. import _teachers
+from .._checks import bad
 from .._groups import refuse_beside
-from .._options import bad
 from . import dtensor
 from .agreement import agree
 from .call import Place, eager

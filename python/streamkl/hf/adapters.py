@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 
 from torch import Tensor, nn
 
-from .._options import bad
+from .._checks import bad
 
 Affine = Tuple[Tensor, Optional[Tensor]]
 

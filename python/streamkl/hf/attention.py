@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import functional
-from .._options import bad
+from .._checks import bad
 from .capture import Layer
 
 Pairs = Union[str, Mapping[int, int], Sequence[Tuple[int, int]]]

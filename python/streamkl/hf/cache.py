@@ -14,8 +14,8 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, T
 import torch
 from torch import Tensor
 
+from .._checks import bad
 from .._files import write_whole
-from .._options import bad
 from .heads import Head, head
 from .states import hidden_states
 

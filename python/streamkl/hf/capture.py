@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .._options import bad
+from .._checks import bad
 from .masks import Mask, Ranges, ranges
 from .models import unwrap
 

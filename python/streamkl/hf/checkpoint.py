@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from .._options import bad
+from .._checks import bad
 from .heads import Head, head
 from .models import head_module
 

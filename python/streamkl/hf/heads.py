@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
-from .._options import bad
+from .._checks import bad
 from .adapters import merged
 from .models import head_module, unwrap
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from .._options import _number, bad
+from .._checks import bad, real
 from ..functional import linear_cross_entropy
 from .attention import attention_kl
 from .capture import capture
@@ -114,7 +114,7 @@ def _together(
 
 def _factor(name: str, part: Part) -> Tuple[float, Dict[str, Any]]:
     options = dict(part) if isinstance(part, Mapping) else {"factor": part}
-    factor = _number(name, options.pop("factor", 1.0))
+    factor = real(name, options.pop("factor", 1.0))
     if name == "ce" and options:
         raise bad("ce", part, "it has no options but its factor")
     return factor, options

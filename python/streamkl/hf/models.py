@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .._options import bad
+from .._checks import bad
 
 
 def unwrap(model: Any, name: str = "model") -> nn.Module:

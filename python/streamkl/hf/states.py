@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .._options import bad
+from .._checks import bad
 from .models import head_module, unwrap
 
 # They would make the model compute a loss of its own.
