@@ -41,7 +41,8 @@ set(cuda_planning
   src/cuda/host/run.c
   src/cuda/host/sinks.c
   src/cuda/host/slab_grad.c
-  src/cuda/host/topk.c)
+  src/cuda/host/topk.c
+  src/cuda/host/workspace.c)
 
 set(cuda_sources src/cuda/host/none.c)
 set(cuda_objects)

@@ -162,6 +162,10 @@ void skl_gpu_shape_topk(const struct skl_work *w, size_t limit, struct skl_gpu_p
 enum skl_status skl_gpu_make_plan(enum skl_call call, const struct skl_work *w, const struct skl_gpu_properties *device,
                                   struct skl_gpu_plan *plan);
 
+/* Where everything lies in the workspace, and how large a slab is: plan->offset, plan->bytes. A part of the plan
+ * (workspace.c). */
+void skl_gpu_lay_workspace(const struct skl_work *w, struct skl_gpu_plan *plan);
+
 /* Can cuBLAS sum up a gradient in place? */
 int skl_gpu_own_sum(const struct skl_operand *grad, int64_t dim);
 
