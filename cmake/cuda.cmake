@@ -29,6 +29,7 @@ option(STREAMKL_CUDA "Build the CUDA back end" ${cuda_default})
 # What decides which kernels run, and calls the device by the table of host/device.h alone: it needs nothing of NVIDIA's,
 # and tests/test_launches.c runs it on a table of its own in every build.
 set(cuda_planning
+  src/cuda/host/arguments.c
   src/cuda/host/attention_grad.c
   src/cuda/host/details.c
   src/cuda/host/index.c

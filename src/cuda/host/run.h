@@ -15,12 +15,15 @@ struct skl_gpu_run {
     int teacher;               /* there is one; without, P is flat: skl_gpu_flat() */
 };
 
-/* The problem as kernels with tiles of 'tile_rows' rows want it. */
+/* The work as kernels want it (arguments.c); the problem with tiles of 'tile_rows' rows. */
 struct skl_gpu_problem skl_gpu_problem_of(const struct skl_gpu_run *run, int tile_rows);
 struct skl_gpu_matrix skl_gpu_matrix_of(const struct skl_operand *o);
 struct skl_gpu_vector skl_gpu_rows_of(const struct skl_rows *r);
 struct skl_gpu_ids skl_gpu_ids_of(const struct skl_row_ids *r);
 struct skl_gpu_packed skl_gpu_packed_of(const struct skl_work *w);
+/* P's target, as it is or divided by its sum. The LSEs of one head are given; a mixture's scores have theirs in
+ * them. */
+struct skl_gpu_raw skl_gpu_raw_of(const struct skl_work *w);
 
 /* Launches the kernel that does this in the run's plan. */
 enum skl_status skl_gpu_start(const struct skl_gpu_run *run, enum skl_gpu_role role, int64_t grid_x, int64_t grid_y,
