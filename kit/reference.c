@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
+#include "formulas.h"
 #include "labels.h"
 #include "logits.h"
 #include "support.h"
@@ -146,12 +147,6 @@ static int hide(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n,
     return !p->support.data || kit_hide(p, batch_of(p, row), row % p->s.a.shape[2], lo, n, z);
 }
 
-/* One side of one row, over the columns it sees: log-probabilities, and the slope of z as a function of x. */
-struct distribution {
-    double *logp, *slope, *dz;
-    double lse;
-};
-
 /* Of attention: which head it is. */
 static int64_t head_of_row(const struct skl_problem *p, int64_t row)
 {
@@ -160,7 +155,7 @@ static int64_t head_of_row(const struct skl_problem *p, int64_t row)
 
 /* n columns, and behind them the sink if there is one. */
 static void distribution_of_row(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo,
-                                int64_t n, struct distribution *of)
+                                int64_t n, struct kit_distribution *of)
 {
     int64_t a = kit_row_offset(&side->a, side->a.shape, side->a.ndim - 1, row), all = n + kit_sinks(p);
     kit_logits(p, side, a, matrix_offset(p, side, matrix_of_row(p, side, row)), lo, n, of->logp, of->slope);
@@ -175,7 +170,8 @@ static void distribution_of_row(const struct skl_problem *p, const struct skl_si
 
 /* The teacher as a mixture of heads: log t of every column, which is divided by its sum unless it is to stay as it is.
  * It has no gradient. Returns the largest |LSE| of the heads. */
-static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, struct distribution *of)
+static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n,
+                             struct kit_distribution *of)
 {
     int64_t queries = p->s.a.shape[2], heads = p->s.a.shape[1], all = n + kit_sinks(p);
     double largest = kit_log_target(p, row / queries / heads, head_of_row(p, row), row % queries, lo, n, of->logp,
@@ -188,168 +184,9 @@ static double mixture_of_row(const struct skl_problem *p, int64_t row, int64_t l
     return largest;
 }
 
-/* sum t (log t - log q) of a target t = e^lse p that does not sum to 1: the student's dz is g (q sum t - t). */
-static double raw_kl(int64_t n, double g, struct distribution *P, struct distribution *Q)
-{
-    double sum = 0, total = exp(P->lse);
-    for (int64_t j = 0; j < n; j++) {
-        double t = exp(P->logp[j] + P->lse);
-        if (t != 0)
-            sum += t * (P->logp[j] + P->lse - Q->logp[j]);
-        P->dz[j] = 0, Q->dz[j] = g * (exp(Q->logp[j]) * total - t);
-    }
-    return sum;
-}
-
-/* KL(P || Q) and g times its gradients. A column where P has no mass contributes 0, whatever Q is. */
-static double kl(int64_t n, double g, struct distribution *P, struct distribution *Q)
-{
-    double sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        double pj = exp(P->logp[j]);
-        if (pj != 0)
-            sum += pj * (P->logp[j] - Q->logp[j]);
-    }
-    for (int64_t j = 0; j < n; j++) {
-        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]);
-        P->dz[j] = pj != 0 ? g * pj * (P->logp[j] - Q->logp[j] - sum) : 0;
-        Q->dz[j] = g * (qj - pj);
-    }
-    return sum;
-}
-
-/* log(p/m) and log(q/m) for m = beta p + (1 - beta) q, out of d = log q - log p alone. Of the two equal forms the one
- * whose exponential is below 1 is taken. */
-static void log_over_mixture(double beta, double logp, double logq, double *p_over_m, double *q_over_m)
-{
-    double d = logq - logp;
-    if (d <= 0) {
-        *p_over_m = -log1p((1 - beta) * expm1(d));
-        *q_over_m = *p_over_m + d;
-    } else {
-        *q_over_m = -log1p(beta * expm1(-d));
-        *p_over_m = *q_over_m - d;
-    }
-}
-
-static double jsd(int64_t n, double g, double beta, struct distribution *P, struct distribution *Q, double *kl_p,
-                  double *kl_q)
-{
-    *kl_p = *kl_q = 0;
-    for (int64_t j = 0; j < n; j++) {
-        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]), lp, lq;
-        log_over_mixture(beta, P->logp[j], Q->logp[j], &lp, &lq);
-        *kl_p += pj != 0 ? pj * lp : 0;
-        *kl_q += qj != 0 ? qj * lq : 0;
-    }
-    for (int64_t j = 0; j < n; j++) {
-        double pj = exp(P->logp[j]), qj = exp(Q->logp[j]), lp, lq;
-        log_over_mixture(beta, P->logp[j], Q->logp[j], &lp, &lq);
-        P->dz[j] = pj != 0 ? g * beta * pj * (lp - *kl_p) : 0;
-        Q->dz[j] = qj != 0 ? g * (1 - beta) * qj * (lq - *kl_q) : 0;
-    }
-    return beta * *kl_p + (1 - beta) * *kl_q;
-}
-
-/* One column of a divergence sum phi(p, q): phi, g = x dphi/dx of each side x, and what the column adds to the side's
- * row result kl (header: "what the gradient of that side subtracts"). p and q are those of KL(P || Q), given by
- * logarithms. */
-struct term {
-    double phi, g_p, g_q, c_p, c_q;
-};
-
-static struct term skew_term(const struct skl_problem *p, double logp, double logq)
-{
-    double a = p->skew != 0 ? p->skew : 0.1, pj = exp(logp), qj = exp(logq), p_over_m, q_over_m;
-    if (pj == 0 && qj == 0)
-        return (struct term){0};
-    log_over_mixture(a, logp, logq, &p_over_m, &q_over_m);
-    double u = expm1(p_over_m), value = pj != 0 ? pj * p_over_m : 0;
-    return (struct term){.phi = value,
-                         .g_p = value + pj * (1 - a * exp(p_over_m)),
-                         .g_q = -(1 - a) * qj * exp(p_over_m),
-                         .c_p = value + (1 - a) * qj * u,
-                         .c_q = qj * u};
-}
-
-static struct term variation_term(const struct skl_problem *p, double logp, double logq)
-{
-    double pj = exp(logp), qj = exp(logq), sign = (logp > logq) - (logp < logq);
-    (void)p;
-    return (struct term){fabs(pj - qj) / 2, pj * sign / 2, -qj * sign / 2, pj * sign, -qj * sign};
-}
-
-/* (x^e - 1) / e of x = e^log_x, and its limit at e = 0. */
-static double divided_power(double log_x, double e)
-{
-    return e == 0 ? log_x : expm1(e * log_x) / e;
-}
-
-/* x^e y, 0 where the power is, whatever y. */
-static double damped(double log_x, double e, double y)
-{
-    double power = e == 0 ? 1 : exp(e * log_x);
-    return power == 0 ? 0 : power * y;
-}
-
-static struct term alpha_beta_term(const struct skl_problem *p, double logp, double logq)
-{
-    double alpha = p->alpha, beta = p->beta, s = alpha + beta;
-    if (logp == -INFINITY && logq == -INFINITY)
-        return (struct term){0};
-    double log_large = fmax(logp, logq), d = -fabs(logp - logq); /* log of smaller over larger */
-    double a = logp >= logq ? alpha : beta,
-           b = logp >= logq ? beta : alpha; /* exponents of the larger and the smaller */
-    double larger = exp(s * log_large);
-    struct term t = {.phi = larger == 0 ? 0 : larger / s * (damped(d, b, divided_power(d, a)) - divided_power(d, b))};
-    double g_larger = larger == 0 ? 0 : -larger * divided_power(d, b);
-    double g_smaller = larger == 0 ? 0 : larger * damped(d, b, divided_power(d, a));
-    t.g_p = logp >= logq ? g_larger : g_smaller, t.g_q = logp >= logq ? g_smaller : g_larger;
-    t.c_p = t.g_p, t.c_q = t.g_q;
-    return t;
-}
-
-/* The sum of the terms, and g times its gradients: dz = g - x sum g for each side x. */
-static double sum_of_terms(int64_t n, double g, const struct skl_problem *p,
-                           struct term (*of)(const struct skl_problem *, double, double), struct distribution *P,
-                           struct distribution *Q, double *c_p, double *c_q)
-{
-    double sum = 0, sum_p = 0, sum_q = 0;
-    *c_p = *c_q = 0;
-    for (int64_t j = 0; j < n; j++) {
-        struct term t = of(p, P->logp[j], Q->logp[j]);
-        sum += t.phi, sum_p += t.g_p, sum_q += t.g_q;
-        *c_p += t.c_p, *c_q += t.c_q;
-    }
-    for (int64_t j = 0; j < n; j++) {
-        struct term t = of(p, P->logp[j], Q->logp[j]);
-        P->dz[j] = g * (t.g_p - exp(P->logp[j]) * sum_p);
-        Q->dz[j] = g * (t.g_q - exp(Q->logp[j]) * sum_q);
-    }
-    return sum;
-}
-
-/* The row's divergence between P, the teacher's, and Q, the student's. */
-static double divergence(const struct skl_problem *p, int64_t n, double g, struct distribution *P,
-                         struct distribution *Q, double *kl_t, double *kl_s)
-{
-    switch (p->divergence) {
-    case SKL_FORWARD_KL: return p->raw_t ? raw_kl(n, g, P, Q) : kl(n, g, P, Q);
-    case SKL_REVERSE_KL: return kl(n, g, Q, P);
-    case SKL_SKEW_FORWARD_KL: return sum_of_terms(n, g, p, skew_term, P, Q, kl_t, kl_s);
-    case SKL_SKEW_REVERSE_KL: return sum_of_terms(n, g, p, skew_term, Q, P, kl_s, kl_t);
-    case SKL_TOTAL_VARIATION: return sum_of_terms(n, g, p, variation_term, P, Q, kl_t, kl_s);
-    case SKL_ALPHA_BETA: return sum_of_terms(n, g, p, alpha_beta_term, P, Q, kl_t, kl_s);
-    default: break;
-    }
-    if (p->beta == 0 || p->beta == 1) /* JSD's ends, as other libraries have them */
-        return p->beta == 0 ? kl(n, g, P, Q) : kl(n, g, Q, P);
-    return jsd(n, g, p->beta, P, Q, kl_t, kl_s);
-}
-
 /* dz back through slope = dz/dx into x = <a, b> + bias, and through x into a's row: da = sum_j dx[j] b[j]. */
 static void side_gradients(const struct skl_problem *p, const struct skl_side *side, int64_t row, int64_t lo, int64_t n,
-                           const struct distribution *of, double *grad_x, double *grad_a)
+                           const struct kit_distribution *of, double *grad_x, double *grad_a)
 {
     int64_t b = matrix_offset(p, side, matrix_of_row(p, side, row));
     for (int64_t j = 0; j < n; j++) {
@@ -376,8 +213,8 @@ static struct kit_told tell_side(const struct skl_problem *p, int64_t row, int64
     return told;
 }
 
-static void tell(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, const struct distribution *P,
-                 const struct distribution *Q, struct skl_reference_row *out)
+static void tell(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, const struct kit_distribution *P,
+                 const struct kit_distribution *Q, struct skl_reference_row *out)
 {
     struct kit_told s = tell_side(p, row, lo, n, Q->logp), t = {0};
     int64_t all = n + kit_sinks(p);
@@ -392,7 +229,7 @@ static void tell(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n
 }
 
 /* The sink, behind n columns. */
-static void tell_sink(int64_t n, const struct distribution *P, const struct distribution *Q,
+static void tell_sink(int64_t n, const struct kit_distribution *P, const struct kit_distribution *Q,
                       struct skl_reference_row *out)
 {
     out->log_sink_p = P->logp[n], out->log_sink_q = Q->logp[n];
@@ -403,7 +240,7 @@ static void tell_sink(int64_t n, const struct distribution *P, const struct dist
 /* Labels: the loss becomes a weighted sum, and so does the student's dz, at the temperature of the divergence. z has
  * room for n. */
 static void add_labels(const struct skl_problem *p, int64_t row, int64_t lo, int64_t n, double g,
-                       struct distribution *P, struct distribution *Q, double *z, struct skl_reference_row *out)
+                       struct kit_distribution *P, struct kit_distribution *Q, double *z, struct skl_reference_row *out)
 {
     double T = p->temperature, largest = -INFINITY, *dz = z + n;
     int64_t label = kit_label(p, row) - lo;
@@ -448,8 +285,8 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     double *scratch = calloc((size_t)all * 8, sizeof *scratch);
     if (!scratch)
         return -1;
-    struct distribution P = {scratch, scratch + all, scratch + 2 * all, 0};
-    struct distribution Q = {scratch + 3 * all, scratch + 4 * all, scratch + 5 * all, 0};
+    struct kit_distribution P = {scratch, scratch + all, scratch + 2 * all, 0};
+    struct kit_distribution Q = {scratch + 3 * all, scratch + 4 * all, scratch + 5 * all, 0};
     out->head_lse = 0;
     if (kit_mixes_heads(p))
         out->head_lse = mixture_of_row(p, row, lo, n, &P);
@@ -459,7 +296,7 @@ int skl_reference_row(const struct skl_problem *p, int64_t row, double g, struct
     out->lse_t = P.lse, out->lse_s = Q.lse;
 
     if (p->t.a.data)
-        out->kl = divergence(p, all, g, &P, &Q, &out->kl_t, &out->kl_s);
+        out->kl = kit_divergence_of(p, all, g, &P, &Q, &out->kl_t, &out->kl_s);
     out->loss = out->kl;
     tell(p, row, lo, n, &P, &Q, out);
     if (p->labels)
