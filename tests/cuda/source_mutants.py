@@ -5,9 +5,12 @@ unit from the broken copy and runs the tests of the kernels with it: they must f
 the synchronising instructions.
 
 usage: source_mutants.py NVCC TEST_KERNELS PTX_DIR [FILTER]
+       source_mutants.py --fits       only: is every text that a mutant replaces in its file?
 When it passes, test_sinks, test_exact, test_plan, test_calls, test_rounding, test_labels, test_details, test_lists, test_topk and test_keys from
 the same directory are run; of what OWN_TESTS names, that test alone. FILTER: part of a unit's name or of
-what is broken. Prints a table; exit code 1 if a mutant survives, does not compile or no longer fits the source."""
+what is broken. JOBS mutants at once, or one for each processor. Prints a table; exit code 1 if a mutant survives, does not compile or no
+longer fits the source."""
+import concurrent.futures
 import os
 import re
 import shutil
@@ -398,48 +401,80 @@ def kill(programs, ptx_dir):
     return None
 
 
+def path_of(file, sources=SOURCES):
+    return os.path.join(sources, 'cuda', 'kernels', file)
+
+
+def broken(mutant):
+    """The source as the mutant has it, or None if it does not fit."""
+    file, _, text, instead, _ = mutant
+    with open(path_of(file)) as f:
+        source = f.read()
+    return source.replace(text, instead, 1) if text in source else None
+
+
+def fate(mutant, nvcc, programs, ptx_dir):
+    """(who failed, what it saw), or ('-', why nobody did)."""
+    file, unit, text, _, _ = mutant
+    source = broken(mutant)
+    if source is None:
+        return '-', 'NOT APPLIED: %s has no "%s"' % (file, text)
+    with tempfile.TemporaryDirectory() as work:
+        sources, ptx = os.path.join(work, 'src'), os.path.join(work, 'ptx')
+        shutil.copytree(SOURCES, sources)
+        os.mkdir(ptx)
+        for name in os.listdir(ptx_dir):
+            if name.endswith('.ptx') and name != unit + '.ptx':
+                os.symlink(os.path.join(ptx_dir, name), os.path.join(ptx, name))
+        with open(path_of(file, sources), 'w') as f:
+            f.write(source)
+        complaint = compile_unit(nvcc, sources, unit, os.path.join(ptx, unit + '.ptx'))
+        if complaint:
+            return '-', 'DOES NOT COMPILE: ' + complaint.strip().splitlines()[0]
+        return kill(of_mutant(mutant, programs), ptx) or ('-', 'SURVIVES')
+
+
+def of_mutant(mutant, programs):
+    """The programs that may see it, in the order in which they are tried."""
+    own = OWN_TESTS.get(mutant[1]) or OWN_TESTS.get(mutant[0])
+    return [p for p in programs if not own or p.rpartition('test_cuda_')[2] in own.split()]
+
+
+def fits():
+    """Not to be found out after an hour of other mutants."""
+    strangers = [m for m in MUTANTS if broken(m) is None]
+    for file, _, text, _, what in strangers:
+        print('FAILED: "%s": %s has no "%s"' % (what, file, text))
+    print('%d of %d mutants fit the sources' % (len(MUTANTS) - len(strangers), len(MUTANTS)))
+    return len(strangers) > 0
+
+
 def main():
+    if sys.argv[1:] == ['--fits']:
+        return fits()
     if len(sys.argv) < 4:
         sys.exit(__doc__)
     nvcc, kernels, ptx_dir = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
     wanted = sys.argv[4] if len(sys.argv) > 4 else ''
     names = ('kernels', 'packed', 'mixture', 'sinks', 'exact', 'plan', 'calls', 'rounding', 'labels', 'details', 'lists', 'topk', 'keys')
     programs = [re.sub('kernels$', name, kernels) for name in names]
-    failed = kill(programs, ptx_dir)
+    mutants = [m for m in MUTANTS if wanted in m[1] or wanted in m[4]]
+    failed = kill([p for p in programs if any(p in of_mutant(m, programs) for m in mutants)], ptx_dir)
     if failed:
         print('%s fails without a mutant: %s' % failed)
         return 1
+
+    def timed(mutant):
+        start = time.time()
+        return mutant, fate(mutant, nvcc, programs, ptx_dir), time.time() - start
+
     print('%-16s %-48s %-14s %s' % ('unit', 'broken', 'failed', 'seen'))
     survivors = 0
-    for file, unit, text, instead, what in MUTANTS:
-        if wanted not in unit and wanted not in what:
-            continue
-        start = time.time()
-        with tempfile.TemporaryDirectory() as work:
-            sources, ptx = os.path.join(work, 'src'), os.path.join(work, 'ptx')
-            shutil.copytree(SOURCES, sources)
-            os.mkdir(ptx)
-            for name in os.listdir(ptx_dir):
-                if name.endswith('.ptx') and name != unit + '.ptx':
-                    os.symlink(os.path.join(ptx_dir, name), os.path.join(ptx, name))
-            path = os.path.join(sources, 'cuda', 'kernels', file)
-            with open(path) as f:
-                source = f.read()
-            if text not in source:
-                result = ('-', 'NOT APPLIED: %s has no "%s"' % (file, text))
-            else:
-                with open(path, 'w') as f:
-                    f.write(source.replace(text, instead, 1))
-                complaint = compile_unit(nvcc, sources, unit, os.path.join(ptx, unit + '.ptx'))
-                if complaint:
-                    result = ('-', 'DOES NOT COMPILE: ' + complaint.strip().splitlines()[0])
-                else:
-                    own = OWN_TESTS.get(unit) or OWN_TESTS.get(file)
-                    result = kill([p for p in programs if not own or p.rpartition('test_cuda_')[2] in own.split()], ptx)
-        survivors += not result or result[0] == '-'
-        failed, seen = result or ('-', 'SURVIVES')
-        print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, time.time() - start), flush=True)
-    print('%d survive' % survivors)
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get('JOBS') or os.cpu_count() or 1)) as pool:
+        for (_, unit, _, _, what), (failed, seen), seconds in pool.map(timed, mutants):
+            survivors += failed == '-'
+            print('%-16s %-48s %-14s %s  (%.0f s)' % (unit, what, failed, seen, seconds), flush=True)
+    print('%d of %d survive' % (survivors, len(mutants)))
     return survivors > 0
 
 
