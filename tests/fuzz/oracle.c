@@ -71,13 +71,13 @@ static double log_mixture(double beta, double lp, double lq)
 
 /* KL(x || m) of one of JSD's two sides, X, whose share of the mixture is 'share', and its bound. Unlike a KL of one
  * sweep its terms are probabilities, divided by an l from the sweep before: the additions in l do not cancel against
- * those in the sum, and K is off by theirs times itself. Where the sides hardly overlap, K = -log share for every x,
- * nothing else is left, and log_softmax in f32 is off by as much: with a share of 0.001 and 20 columns by up to 7 u of
- * K in 15,000 rows, with 192 by 10 u. */
+ * those in the sum, and K is off by theirs times itself, beside the noise that a KL has. Where the sides hardly
+ * overlap, K = -log share for every x, nothing else is left, and log_softmax in f32 is off by as much: with a share of
+ * 0.001 and 20 columns by up to 7 u of K in 15,000 rows, with 192 by 10 u. */
 static double kl_mixture(double share, double beta, const struct distribution *X, const struct distribution *Y,
                          const struct distribution *P, const struct distribution *Q, int64_t n, double *bound)
 {
-    double K = 0, mean_f = 0, mean_h = 0, linear = 0, whole = 0, noise = 6 * U;
+    double K = 0, mean_f = 0, mean_h = 0, linear = 0, whole = 0, noise = 6 * U + additions(n);
     for (int64_t j = 0; j < n; j++) {
         double lm = log_mixture(beta, P->lp[j], Q->lp[j]), part = share * exp(X->lp[j] - lm);
         K += times(X->p[j], X->lp[j] - lm);
@@ -209,6 +209,16 @@ static double product_error(double off, double x)
     return off == INFINITY ? INFINITY : times(off, fabs(x));
 }
 
+/* How often a sum over the dimensions first .. of an operand, but its last, meets the same entries, through strides of
+ * 0. Terms that are alike are rounded alike: of n terms with k copies of each the errors add up to sqrt(n k), not
+ * sqrt n, in any chain of f32 additions. */
+static double copies(const struct skl_tensor *t, int first)
+{
+    double k = 1;
+    for (int i = first; i < t->ndim - 1; i++) k *= t->stride[i] == 0 ? larger((double)t->shape[i], 1) : 1;
+    return k;
+}
+
 /* dz into the gradients of one side, all times g. skip_below may leave out entries up to it. */
 static void add_gradients(const struct call *c, int side, int64_t row, const struct distribution *d, struct oracle *o)
 {
@@ -216,7 +226,8 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
     struct numbers *ga = &o->grad[3 * side + GRAD_A], *gb = &o->grad[3 * side + GRAD_B],
                    *gc = &o->grad[3 * side + GRAD_BIAS];
     double g = c->g[row], n = (double)(c->hi[row] - c->lo[row]), skip = c->p.skip_below;
-    double lose_a = U * (4 + 2 * sqrt(n)), lose_b = U * (4 + 2 * sqrt((double)c->rows));
+    double lose_a = U * (4 + 2 * sqrt(n * copies(&s->b.t, s->b.t.ndim - 2))),
+           lose_b = U * (4 + 2 * sqrt((double)c->rows * copies(&s->a.t, 0)));
     const double *a = s->A + row * s->dim;
     for (int64_t j = c->lo[row]; j < c->hi[row]; j++) {
         int64_t k = j - c->lo[row], at = (draw_matrix(c, side, row) * s->height + j) * s->dim;

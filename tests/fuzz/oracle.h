@@ -16,8 +16,9 @@
  *              On top 3 u of every term's size, as a sum in f32 loses, and 3 u for each of the two LSEs: the
  *              exponentials of a side that nearly equals the other are not rounded alike. And u sqrt n for the sums of
  *              exponentials, the same random walk, of 192 terms at most.
- *   gradients  product rule on dz, then sums of n terms: u (4 + 2 sqrt n) of their sizes, the same random walk. (Terms
- *              that are all alike are rounded alike: a flat row of 400 columns is off by u sqrt n.)
+ *   gradients  product rule on dz, then sums of n terms: u (4 + 2 sqrt n) of their sizes, the same random walk. Of
+ *              operands that repeat themselves through strides of 0, terms are alike and rounded alike: u (4 + 2 n).
+ *              (Terms that are alike by chance are not counted: a flat row of 400 columns is off by u sqrt n.)
  *
  * Nothing here is taken from the library's sources: neither the reference nor the tests' helpers.
  */
