@@ -10,7 +10,7 @@ PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 # The tests of a file share what they set up, so a file goes to one process (tests/python/conftest.py).
 PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: all demo test test-tree test-quick test-long test-python model python wheel fuzz abi bench coverage docs pictures install lint format tidy clean help
+.PHONY: all demo test test-tree test-quick test-long test-long-python test-long-c test-long-variants test-python model python wheel fuzz abi bench coverage docs pictures install lint format tidy clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) --parallel $(JOBS)
@@ -54,13 +54,18 @@ test-quick:
 
 # What is slow and seldom red, an hour or two: every C test in every variant; the CUDA kernels with more schedules, more
 # random cases and every mutant; every model of transformers; the wheel as it is shipped; the pages, whose links are followed.
-test-long: all
-	@BUILD=$(abspath $(BUILD)) STREAMKL_TEST_LONG=1 tests/run_all.sh
-	@cd $(BUILD) && ctest -C Long -L long --output-on-failure -j $(JOBS)
-	@$(MAKE) --no-print-directory python
+# The short parts come first, and a part that is red does not keep the others from running.
+test-long:
+	@$(MAKE) --no-print-directory --keep-going docs wheel test-long-python test-long-c test-long-variants
+
+test-long-python: python
 	@$(PYTEST) -m long
-	@$(MAKE) --no-print-directory wheel
-	@$(MAKE) --no-print-directory docs
+
+test-long-c: all
+	@cd $(BUILD) && ctest -C Long -L long --output-on-failure --no-tests=error -j $(JOBS)
+
+test-long-variants: all
+	@BUILD=$(abspath $(BUILD)) STREAMKL_TEST_LONG=1 tests/run_all.sh
 
 test-python: python
 	@$(PYTEST)
