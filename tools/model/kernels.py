@@ -72,6 +72,13 @@ def read_list(path: Path = LIST) -> dict[str, dict[str, int]]:
     return {"skl_" + f[0]: dict(zip(SHAPE, map(int, f[-4:]))) for f in fields}
 
 
+def read_units(path: Path = LIST) -> dict[str, str]:
+    """The unit of every kernel: its source, type and width, as cmake/cuda.cmake names them."""
+    lines = re.findall(r"^SKL_KERNEL\((.*)\)$", path.read_text(), re.M)
+    fields = [line.split(", ") for line in lines]
+    return {"skl_" + f[0]: "_".join([f[1], *(x for x in f[3:5] if x not in ("any", "0"))]) for f in fields}
+
+
 def find(table: list[Kernel], name: str) -> Kernel | None:
     return next((k for k in table if k.name == name), None)
 

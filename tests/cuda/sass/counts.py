@@ -4,13 +4,14 @@
 Reads cubins itself; needs neither a GPU nor a disassembler. For the occupancy a C compiler and the toolkit's
 cuda_occupancy.h, without which that part is left out.
 
-usage: counts.py DIRECTORY [--cuda-include DIR] [--verbose]      exit code 0, 1: something failed, 77: nothing to check
+usage: counts.py DIRECTORY [--units REGEX] [--cuda-include DIR] [--verbose]      exit code 0, 1: something failed, 77: nothing to check
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,9 +122,10 @@ def check_architectures(found: list[Subject]) -> Iterator[str]:
             yield f"{name} is missing for {', '.join(f'sm_{a}' for a in sorted(missing))}, other kernels are not"
 
 
-def check_list(found: list[Subject]) -> Iterator[str]:
-    """The kernels of the list are those that were compiled."""
-    listed, compiled = set(kernels.read_list()), {s.code.name for s in found}
+def check_list(found: list[Subject], units: str) -> Iterator[str]:
+    """The kernels of the list that are of such units are those that were compiled."""
+    listed = {name for name, unit in kernels.read_units().items() if re.fullmatch(units, unit)}
+    compiled = {s.code.name for s in found}
     yield from (f"{name} is in src/cuda/kernels.def and was not compiled" for name in sorted(listed - compiled))
     yield from (f"{name} was compiled and is not in src/cuda/kernels.def" for name in sorted(compiled - listed))
 
@@ -170,6 +172,7 @@ def nvcc_include() -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="where the cubins are: build/cuda/cubin")
+    parser.add_argument("--units", default=".*", help="a regular expression: there is machine code of these alone")
     parser.add_argument("--cuda-include", type=Path, default=nvcc_include(), help="where cuda_occupancy.h is")
     parser.add_argument("--verbose", action="store_true", help="a line for every kernel")
     options = parser.parse_args()
@@ -182,7 +185,7 @@ def main() -> int:
         print(f"skipped: no cubins of sm_{', '.join(map(str, WANTED))} in {options.directory}")
         return NOT_A_TEST
     wrong = [f"{s.code.name} {s.sm} {text}" for s in found for text in check(s)]
-    wrong += [*check_architectures(found), *check_list(found)]
+    wrong += [*check_architectures(found), *check_list(found, options.units)]
     try:
         wrong += check_occupancy(found, options.cuda_include)
     except NoOccupancy as error:
