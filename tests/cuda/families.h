@@ -39,6 +39,12 @@ static inline int test_long(void)
     return text && *text && strcmp(text, "0") != 0;
 }
 
+/* How many cases of a list or of a random kind: the first ones, which have every kernel among them, or all. */
+static inline int test_first(int few, int all)
+{
+    return test_long() ? all : few;
+}
+
 /* Tails in rows and columns, a diagonal, two heads of one key head; with 108 processors and 1024 columns or more,
  * splits. */
 static inline struct kit_case family_case(const struct family *f, int64_t rows, int64_t cols)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Every kernel against the double reference, through the public calls: sizes around the edges of tiles, every option,
- * and random mixtures of them. STREAMKL_TEST_LONG=1 runs more of the random ones.
+ * and random mixtures of them. STREAMKL_TEST_LONG=1 runs more of each.
  */
 #include "run_cases.h"
 
@@ -25,7 +25,8 @@ static void sizes(void)
                                       dims[d]);
             kit_set_divergence(&c, k % (SKL_JSD + 1)); /* forward_* have no others */
             c.own = k % 4 == 3;
-            run_case(&c);
+            if ((d + i) % 2 == 0 || test_long())
+                run_case(&c);
         }
 }
 
@@ -35,7 +36,7 @@ static void widths(void)
     static const int64_t dims[] = {100, 264, 320, 1000};
     static const int types[] = {SKL_BF16, SKL_F16, SKL_F32};
     int k = 0;
-    for (int d = 0; d < COUNT(dims); d++)
+    for (int d = 0; d < test_first(3, COUNT(dims)); d++)
         for (int t = 0; t < COUNT(types); t++, k++) {
             struct kit_case c = sized(SKL_LINEAR, types[t], k % 3 ? 33 : 130, k % 2 ? 150 : 129, dims[d]);
             kit_set_divergence(&c, (d + t) % (SKL_JSD + 1)); /* of every type each */
@@ -47,7 +48,7 @@ static void widths(void)
 
 static void masks(void)
 {
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < test_first(6, 12); k++) {
         struct kit_case c = sized(SKL_ATTENTION, k % 2 ? SKL_BF16 : SKL_F16, 70, k % 3 ? 150 : 40,
                                   k % 4 == 3 ? 128 : 64);
         c.heads = 4, c.key_heads[S] = k % 3 == 0 ? 2 : k % 3 == 1 ? 1 : 4, c.key_heads[T] = k % 2 ? 4 : 2;
@@ -68,7 +69,7 @@ static void packed(void)
 {
     static const int64_t dims[] = {64, 128, 256, 264, 21};
     static const int counts[] = {1, 3, 9, 40, 150};
-    for (int k = 0; k < 15; k++) {
+    for (int k = 0; k < test_first(7, 15); k++) {
         struct kit_case c = sized(SKL_ATTENTION,
                                   k % 5 == 4 ? SKL_F32
                                   : k % 2    ? SKL_BF16
@@ -123,10 +124,12 @@ static void second_sweeps(void)
         struct kit_case c = second_case(k, SKL_ALPHA_BETA);
         const double *two = exponents[(k + 1) % 6]; /* bf16 and f32 operands meet sums other than 1 */
         c.alpha = two[0], c.beta = two[1];
-        run_case(&c);
+        if (k < 3 || test_long())
+            run_case(&c);
         c = second_case(k, k % 2 ? SKL_SKEW_FORWARD_KL : SKL_SKEW_REVERSE_KL);
         c.skew = 0.1 + 0.15 * k;
-        run_case(&c);
+        if (k >= 3 || test_long())
+            run_case(&c);
     }
 }
 
@@ -141,7 +144,8 @@ static void lopsided_mixtures(void)
         struct kit_case c = sized(k % 3 ? SKL_LINEAR : SKL_ATTENTION, types[k % 3], 40, 300, dims[k % 3]);
         kit_set_divergence(&c, SKL_JSD);
         c.beta = betas[k / 3], c.spread = 6;
-        run_case(&c);
+        if (k % 4 == 0 || test_long()) /* each beta, each type */
+            run_case(&c);
     }
 }
 
@@ -196,8 +200,8 @@ int main(void)
     small_dx();
     lopsided_mixtures();
     second_sweeps();
-    run_determined(test_cases(9, 3), total_variation);
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 300 : 10, 6));
+    run_determined(test_cases(test_first(3, 9), 3), total_variation);
+    random_cases(test_cases(test_first(6, 300), 6));
     test_context("src/cuda/kernels.def");
     for (int i = 0; i < test_list_count && !test_quick(); i++)
         if (!elsewhere(&test_list[i]))

@@ -63,7 +63,7 @@ static void mixed_heads(void)
 {
     static const int64_t dims[] = {64, 128, 264, 21, 40};
     static const int divergences[] = {SKL_FORWARD_KL, SKL_FORWARD_KL, SKL_FORWARD_KL, SKL_JSD, SKL_SKEW_REVERSE_KL};
-    for (int k = 0; k < test_cases(20, 10); k++) {
+    for (int k = 0; k < test_cases(test_first(10, 20), 10); k++) {
         struct kit_case c = kit_attention_case(70, k == 5 ? 1300 : 300, dims[k % 5]);
         c.dtype[S] = c.dtype[T] = k % 5 == 3 ? SKL_F32 : k % 2 ? SKL_F16 : SKL_BF16, c.place = KIT_ALIGNED;
         c.heads = 2, c.mix = 2 + k % 3, c.lses = k / 5 % 2, c.raw = c.lses && k % 4 == 1;
@@ -81,7 +81,7 @@ static void mixed_heads(void)
 /* Scores that lie far apart: the largest of a row comes late, when the sums under an earlier reference are large. */
 static void late_references(void)
 {
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < test_first(1, 2); k++) {
         struct kit_case c = kit_attention_case(70, 300, 64);
         c.dtype[S] = c.dtype[T] = k ? SKL_F16 : SKL_BF16, c.place = KIT_ALIGNED, c.temperature = 0.05;
         c.heads = 2, c.mix = 2, c.key_heads[S] = 1, c.key_heads[T] = 2, c.grads = KIT_GRAD_STUDENT;
@@ -163,7 +163,7 @@ int main(void)
     mapped_heads();
     bad_maps();
     refused();
-    random_cases(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 6, 6));
+    random_cases(test_cases(test_first(4, 200), 4));
     test_context("src/cuda/kernels.def");
     for (int i = 0; i < test_list_count && !test_quick(); i++)
         if (strncmp(test_list[i].role, "mixed_", 6) == 0 || strcmp(test_list[i].source, "mixture_kernels") == 0)
