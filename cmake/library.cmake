@@ -60,18 +60,22 @@ function(streamkl_unit isa source)
   endif()
 endfunction()
 
+option(STREAMKL_AVX512 "Build the kernels that need AVX-512 or AMX" ON)
 if(STREAMKL_TARGET_X86_64)
-  list(APPEND kernels src/cpu/kernels/avx2.c src/cpu/kernels/avx2_narrow.c src/cpu/kernels/avx512.c
-       src/cpu/kernels/avx512_narrow.c)
+  list(APPEND kernels src/cpu/kernels/avx2.c src/cpu/kernels/avx2_narrow.c)
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512} -mamx-tile -mamx-bf16)
   set(flags_emulated ${flags_avx2} -Wno-psabi)  # vectors wider than a register never leave their file
-  streamkl_unit(avx512bf16 "#include <immintrin.h>
-    int main(void) { __m512 c = _mm512_setzero_ps(); c = _mm512_dpbf16_ps(c, (__m512bh)c, (__m512bh)c); return 0; }")
-  streamkl_unit(amx "#include <immintrin.h>
-    int main(void) { _tile_zero(0); _tile_dpbf16ps(0, 1, 2); _tile_release(); return 0; }")
+  if(STREAMKL_AVX512)
+    list(APPEND kernels src/cpu/kernels/avx512.c src/cpu/kernels/avx512_narrow.c)
+    list(APPEND units SKL_WITH_AVX512)
+    streamkl_unit(avx512bf16 "#include <immintrin.h>
+      int main(void) { __m512 c = _mm512_setzero_ps(); c = _mm512_dpbf16_ps(c, (__m512bh)c, (__m512bh)c); return 0; }")
+    streamkl_unit(amx "#include <immintrin.h>
+      int main(void) { _tile_zero(0); _tile_dpbf16ps(0, 1, 2); _tile_release(); return 0; }")
+  endif()
   if(STREAMKL_STAND_INS AND NOT SKBUILD)  # reached by STREAMKL_ISA=amx-emulated and the like
     list(APPEND kernels src/cpu/kernels/emulated_amx.c src/cpu/kernels/emulated_avx512bf16.c)
     list(APPEND units SKL_WITH_STAND_INS)

@@ -80,22 +80,26 @@ variant() {
     fi
 }
 
-# only NAME "SUBJECT..." OPTION...: builds and runs these tests alone, without the stand-ins of other units
+# only NAME "SUBJECT..." OPTION...: builds and runs these tests alone, without the stand-ins of other units; with
+# `make test` without AVX-512's kernels too, which a sanitizer's compiler takes half its time over
 only() {
     name=$1
+    avx512=OFF
+    [ "$LONG" = 1 ] && avx512=ON
     # shellcheck disable=SC2086 # words
     targets=$(printf 'test_%s ' $2)
     # shellcheck disable=SC2086
     regex=$(printf '|%s' $2)
     shift 2
-    configure "$name" -DSTREAMKL_STAND_INS=OFF "$@" && programs "$name" -R "^test_(${regex#|})\$"
+    configure "$name" -DSTREAMKL_STAND_INS=OFF -DSTREAMKL_AVX512=$avx512 "$@" && programs "$name" -R "^test_(${regex#|})\$"
 }
 
 # A test of every subject that has code of its own in src/. Without the stand-ins: in the ordinary build, too, the operands
 # that they are given lie between pages that cannot be read (tests/test.c).
 sanitize() {
     if [ "$LONG" = 1 ]; then
-        configure sanitize -DSTREAMKL_STAND_INS=ON -DSTREAMKL_SANITIZE=address,undefined && programs sanitize
+        configure sanitize -DSTREAMKL_STAND_INS=ON -DSTREAMKL_AVX512=ON -DSTREAMKL_SANITIZE=address,undefined &&
+            programs sanitize && (STREAMKL_TEST_QUICK=0 && programs sanitize -R '^test_(packed|keys)$')
         return
     fi
     only sanitize 'vmath half engine divergences labels listed topk mixture sinks indexer pooled packed keys exact short
@@ -106,7 +110,8 @@ thread() {
     some='threads team unload'
     [ "$LONG" = 1 ] && some="$some float_mode blas engine options laws"
     at_once=$((2 * JOBS)) # they wait for threads more than they compute
-    only thread "$some" -DSTREAMKL_SANITIZE=thread
+    only thread "$some" -DSTREAMKL_SANITIZE=thread || return
+    [ "$LONG" = 0 ] || (STREAMKL_TEST_QUICK=0 && programs thread -R '^test_threads$')
 }
 
 valgrind_some() {

@@ -146,8 +146,10 @@ static const struct {
 #ifdef SKL_WITH_AVX512BF16
     {&skl_kernels_avx512bf16, AVX2 | AVX512 | AVX512BF16, FAST_AVX512BF16, NULL},
 #endif
-#if defined(__x86_64__)
+#ifdef SKL_WITH_AVX512
     {&skl_kernels_avx512, AVX2 | AVX512, 0, NULL},
+#endif
+#if defined(__x86_64__)
     {&skl_kernels_avx2, AVX2, 0, NULL},
 #endif
 #ifdef SKL_WITH_NEONBF16
