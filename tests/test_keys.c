@@ -24,7 +24,8 @@ static void test_against_reference(void)
                  {20, 1200, 8, 9, 64, 6, 3, 1},  {90, 300, 16, 3, 50, 1, 1, 1},  {8, 300, 8, 250, 0, 70, 1, 1},
                  {20, 300, 300, 40, 0, 2, 1, 1}, {1, 300, 8, 250, 0, 3, 3, 1},   {60, 1, 8, 4, 0, 2, 2, 2}};
     for (int k = 0; k < COUNT(sizes); k++) {
-        struct kit_case c = lists(sizes[k].rows, sizes[k].cols, sizes[k].dim, sizes[k].support);
+        int64_t rows = test_quick() ? (sizes[k].rows + 1) / 2 : sizes[k].rows;
+        struct kit_case c = lists(rows, sizes[k].cols, sizes[k].dim, sizes[k].support);
         c.support_block = sizes[k].block, c.heads = sizes[k].heads;
         c.key_heads[S] = sizes[k].key_s, c.key_heads[T] = sizes[k].key_t;
         c.causal = k % 3 != 2, c.ranges = k == 3 || k == 5, c.left = k == 1 ? 200 : -1;
@@ -69,7 +70,7 @@ static void test_everything_listed(void)
 /* The bits are those of one thread, also with little memory. */
 static void test_threads(int64_t heads, int own, double skip_below)
 {
-    struct kit_case c = lists(300, 700, 16, 100);
+    struct kit_case c = lists(test_quick() ? 40 : 300, 700, 16, 100);
     c.heads = heads, c.key_heads[S] = c.key_heads[T] = 1, c.own = own, c.dtype[S] = own ? SKL_BF16 : SKL_F32;
     c.skip_below = skip_below;
     test_same_bits(&c);

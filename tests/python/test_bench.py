@@ -51,13 +51,13 @@ def no_process_left():
 def test_run(tmp_path, capsys, no_process_left):
     table, picture = tmp_path / "r.csv", tmp_path / "r.png"
     want = ["streamkl", "eager"]
-    arguments = "--vocab 300 --seq-lens 16 32 --d-models 8 12 --csv".split() + [str(table), "--ways", *want]
+    arguments = "--vocab 300 --seq-lens 16 32 --d-models 12 --csv".split() + [str(table), "--ways", *want]
     plots = importlib.util.find_spec("matplotlib") is not None
     assert cli.run(arguments + (["--plot", str(picture)] if plots else [])) == 0
     out = capsys.readouterr()
-    assert "vocabulary N32 D12 V300 f32" in out.out and "8/8" in out.err
+    assert "vocabulary N32 D12 V300 f32" in out.out and "4/4" in out.err
     rows = list(csv.DictReader(table.open()))
-    assert len(rows) == 8 and [r["way"] for r in rows[:2]] == want
+    assert len(rows) == 4 and [r["way"] for r in rows[:2]] == want
     assert all(float(r["forward_backward_ms"]) > 0 and float(r["gradient_error"]) < 1e-5 for r in rows)
     assert all(float(r["forward_ms"]) > 0 and float(r["peak_extra_mib"]) >= 0 and not r["missing"] for r in rows)
     assert not plots or picture.stat().st_size > 10000
@@ -132,7 +132,7 @@ def rows_of(out, name):
         (partial(killed, signal.SIGILL), "crashed (SIGILL)"),
         pytest.param(partial(killed, signal.SIGSEGV), "crashed (SIGSEGV)", marks=pytest.mark.long),
         pytest.param(leaves, "crashed (exit code 3)", marks=pytest.mark.long),
-        (raises, "failed with RuntimeError: no such kernel"),
+        pytest.param(raises, "failed with RuntimeError: no such kernel", marks=pytest.mark.long),
     ],
 )
 def test_an_end_is_a_row(monkeypatch, capsys, loss, want):

@@ -161,6 +161,7 @@ def test_what_one_rank_raises_the_others_hear(ranks):
     ranks.run(losses, "forward", (), "even", size=3)
 
 
+@pytest.mark.long  # ten seconds; test_slow_and_killed_ranks ends one before the exchange
 def test_a_rank_that_ends_in_the_middle(tmp_path):
     two = Ranks(2, tmp_path, timeout=10)
     try:
