@@ -30,6 +30,7 @@ set(sources
   src/cpu/keys.c
   src/cpu/layout.c
   src/cpu/listed.c
+  src/cpu/kept_heads.c
   src/cpu/mixture.c
   src/cpu/phases.c
   src/cpu/plan.c

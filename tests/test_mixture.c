@@ -11,6 +11,20 @@ static struct kit_case mixture(int64_t mix, int lses)
     return c;
 }
 
+/* Denominators that are found on the way: tiles whose largest scores lie far apart, heads that cap theirs, and a window
+ * behind which whole tiles have nothing. More rows than a block has. */
+static void kept_heads(void)
+{
+    for (int k = 0; k < 3; k++) {
+        struct kit_case c = mixture(4, 0);
+        c.batch = c.heads = 1, c.rows = 200;
+        c.spread = k == 0 ? 15 : 2;
+        c.softcap[T] = k == 1 ? 3 : 0;
+        c.left = k == 2 ? 30 : -1;
+        test_all_ways(&c);
+    }
+}
+
 static void threads(void)
 {
     for (int lses = 0; lses < 2; lses++) {
@@ -116,6 +130,7 @@ int main(void)
     struct kit_case wide = mixture(3, 0); /* dim in two column tiles */
     wide.dim[T] = 300, wide.rows = 20;
     test_all_ways(&wide);
+    kept_heads();
     threads();
     zeros();
     nan_stays();

@@ -5,8 +5,9 @@
  *
  *     dx = dz w act'(x),     db += dx^T a,     da = dx b,     dw = sum_j dz act(x)
  *
- * with the products x computed again: a tile of them for each head would be as many times the memory. db is one for all
- * heads; each head has a da of its own. A task owns the columns of its chunk, so no two threads add to the same number.
+ * with the products x kept (kept_heads.c), or computed again where there is no room for a tile of each head. db is one
+ * for all heads; each head has a da of its own. A task owns the columns of its chunk, so no two threads add to the same
+ * number.
  */
 #include "run.h"
 
@@ -60,7 +61,6 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
     const struct skl_work_side *s = &run->work->side[side];
     int64_t panel_size = (int64_t)SKL_BK * run->plan.kernels->nr, size = skl_da_size(run->work, &run->plan, side);
     int kc = run->plan.products[side]->kc;
-    float *dx = w->scratch.of_head;
     const unsigned char *live = w->scratch.live[side];
     if (block->dw[side] && !add)
         memset(block->dw[side] + chunk * s->members * run->plan.block_rows, 0,
@@ -68,7 +68,9 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
     for (int64_t k = 0; k < s->members; k++) {
         struct skl_columns columns = {NULL, 0};
         float *da = block->da[side] ? block->da[side] + (chunk * s->members + k) * size : NULL;
-        skl_score_head(w, block, side, k, tile, dx, panel_size, NULL, 0, &columns);
+        float *dx = block->of_heads[side] ? skl_kept_head(run, block, side, tile, k) : w->scratch.of_head;
+        if (!block->of_heads[side])
+            skl_score_head(w, block, side, k, tile, dx, panel_size, NULL, 0, &columns);
         back_head(w, block, chunk, tile, side, k, dz, dx);
         if (s->grad_b.data)
             skl_add_to_columns(w, block, tile, side, k, dx, live, NULL);

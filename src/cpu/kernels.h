@@ -73,6 +73,11 @@ struct skl_panel_head {
     float m[SKL_NR_MAX], share[SKL_NR_MAX];
 };
 
+/* What a tile knows of a head's rows: the largest score, and the sum of 2^{unit (x - m)}. */
+struct skl_head_sums {
+    float m[SKL_NR_MAX], l[SKL_NR_MAX];
+};
+
 /* A column that may be among the largest of its row. */
 struct skl_pick {
     float x; /* its score, +inf for NaN, and never -0 */
@@ -207,6 +212,9 @@ struct skl_kernels {
     /* A mixture of heads: t (+)= share 2^{unit (x - m)}, of nr rows m and share; t = log2 t, -inf where t is 0. */
     void (*mix)(int n, const float *x, float unit, const float *m, const float *share, int add, float *t);
     void (*log2)(int n, float *t);
+    /* In two parts: m = max x over the n columns, e = 2^{unit (x - m)} and l = sum e; t (+)= factor e. */
+    void (*keep_head)(int n, const float *x, float unit, float *m, float *l, float *e);
+    void (*mix_kept)(int n, const float *e, const float *factor, int add, float *t);
     /* One column's keys x[0 .. n-1] into its running maximum m and, unless it is NULL, the sum l of 2^{unit (x - m)},
      * of nr rows; then m += log2(l) / unit of n columns. */
     void (*pool)(int n, const float *x, float unit, float *m, float *l);

@@ -39,6 +39,12 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
         block->db[i] = half ? take(memory, &at, 4 * plan->columns * s->dim) : NULL;
         block->dbias[i] = s->grad_bias.data ? take(memory, &at, 4 * plan->columns) : NULL;
     }
+    for (int i = 0; i < 2; i++) {
+        int64_t heads = plan->keeps_heads & 1 << i ? plan->kept_tiles * w->side[i].members : 0;
+        block->of_heads[i] = heads ? take(memory, &at, 4 * tile * heads) : NULL;
+        if (i != w->student)
+            block->sums = heads ? take(memory, &at, (int64_t)sizeof *block->sums * plan->panels * heads) : NULL;
+    }
     int exps = plan->keep == SKL_KEEP_EXP_P || plan->keep == SKL_KEEP_EXP_Q;
     block->m_kept = exps ? take(memory, &at, 4 * 2 * rows * plan->kept_tiles * (SKL_BK / plan->slice)) : NULL;
     int64_t each = (int64_t)plan->panels * plan->states;

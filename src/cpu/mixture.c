@@ -6,8 +6,9 @@
  *
  * x is a score like any other, with unit log 2: states, divergences and dz do not know where it comes from. Heads go
  * one after the other over all panels, so that a tile of their columns is fetched once; an indexer's (index.c) go the
- * same way. LSEs that were not given are found before the call by sweeps of their own: for each member one over all
- * rows, as of a student without a teacher.
+ * same way. LSEs that were not given are found on the way where there is room to keep a block's exponentials
+ * (kept_heads.c), else before the call by sweeps of their own: for each member one over all rows, as of a student
+ * without a teacher.
  */
 #include "run.h"
 
@@ -47,6 +48,8 @@ void skl_set_heads(const struct skl_run *run, struct skl_block *block, int side,
         skl_set_weights(run, block, side, panel);
         return;
     }
+    if (block->of_heads[side])
+        return; /* when they are known */
     for (int64_t k = 0; k < s->members; k++) {
         struct skl_panel_head *head = &block->mix[side][panel * s->members + k];
         for (int i = 0; i < nr; i++) {
@@ -67,7 +70,6 @@ static void add_head(const struct skl_run *run, const struct skl_block *block, i
     const struct skl_work_side *s = &run->work->side[side];
     const struct skl_kernels *k = run->plan.kernels;
     const struct skl_panel_head *head = &block->mix[side][panel * s->members + member];
-    double unit = SKL_LOG2E * s->head_unit;
     int j0, j1;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     x += j0 * k->nr, sum += j0 * k->nr;
@@ -77,7 +79,11 @@ static void add_head(const struct skl_run *run, const struct skl_block *block, i
     }
     if (s->softcap > 0)
         k->softcap(j1 - j0, x, (float)s->inner, s->softcap);
-    k->mix(j1 - j0, x, unit < (double)FLT_MAX ? (float)unit : FLT_MAX, head->m, head->share, member > 0, sum);
+    if (block->of_heads[side]) {
+        skl_keep_head(run, block, side, member, panel, tile, x, sum);
+        return;
+    }
+    k->mix(j1 - j0, x, skl_head_unit(s), head->m, head->share, member > 0, sum);
 }
 
 /* Columns of the head of b that a member before this one had, too, and that are still where they were fetched to. */
@@ -119,9 +125,15 @@ void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, 
     const struct skl_work_side *s = &run->work->side[side];
     struct skl_columns columns = {NULL, 0};
     int nr = run->plan.kernels->nr;
-    int64_t x_stride = s->dim <= run->plan.products[side]->kc ? 0 : (int64_t)SKL_BK * nr;
-    for (int64_t k = 0; k < s->members; k++)
-        skl_score_head(w, block, side, k, tile, w->scratch.of_head, x_stride, y, panel_stride, &columns);
+    int stay = s->scorer == SKL_INDEX && block->of_heads[side];
+    int64_t x_stride = s->dim <= run->plan.products[side]->kc && !stay ? 0 : (int64_t)SKL_BK * nr;
+    if (s->scorer == SKL_MIXTURE && block->of_heads[side])
+        skl_mix_kept(run, block, side, tile, y, panel_stride);
+    else
+        for (int64_t k = 0; k < s->members; k++)
+            skl_score_head(w, block, side, k, tile,
+                           stay ? skl_kept_head(run, block, side, tile, k) : w->scratch.of_head, x_stride, y,
+                           panel_stride, &columns);
     for (int panel = 0, j0, j1; s->scorer == SKL_MIXTURE && panel < skl_panels_in_use(run, block); panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         run->plan.kernels->log2(j1 - j0, y + panel * panel_stride + j0 * nr);
@@ -140,6 +152,12 @@ static size_t lse_bytes(const struct skl_work *w)
 {
     const struct skl_work_side *t = &w->side[!w->student];
     return skl_wants_head_lses(t) ? 2 * sizeof(float) * (size_t)(w->rows * t->members) : 0;
+}
+
+/* Does the call itself find them? */
+static int finds_lses(const struct skl_work *w, const struct skl_plan *plan)
+{
+    return (plan->keeps_heads >> !w->student & 1) && skl_wants_head_lses(&w->side[!w->student]);
 }
 
 /* The sweep of one member: its head in the student's place, and no teacher. It writes m and l of the rows, which keep
@@ -174,6 +192,10 @@ enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *work, s
 {
     struct skl_work w = *work;
     size_t lses = lse_bytes(work), most = 0;
+    if (lses && !skl_make_plan(call, work, plan) && finds_lses(work, plan)) {
+        *bytes = plan->bytes;
+        return SKL_OK;
+    }
     enum skl_status status = take_from_limit(&w, lses);
     if (!status && lses) {
         struct skl_work of = member_work(&w, 0);
@@ -228,7 +250,7 @@ enum skl_status skl_run_call(struct skl_run *run)
 {
     struct skl_work w = *run->work;
     size_t lses = lse_bytes(&w);
-    if (!lses)
+    if (!lses || finds_lses(&w, &run->plan))
         return skl_run(run);
     float *memory = malloc(lses);
     if (!memory)

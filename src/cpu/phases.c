@@ -11,6 +11,8 @@ enum {
     PACK = 8,           /* a number of a row into its packs */
     PUSH = 22,          /* a score of both sides into states, */
     SUM = 50,           /* or of a second sweep, */
+    KEEP = 16,          /* one of a head into a kept exponential, */
+    MIX = 4,            /* which becomes part of a mixture, */
     DZ = 7,             /* or into dz */
     FINISH_ROW = 10000, /* results of a row, */
     FINISH_CHUNK = 400, /* and the states of its chunks */
@@ -110,6 +112,13 @@ static void add_wave(struct counter *c, const struct wave *wave)
     double score, rows, columns, n = (double)(panels * nr);
     entries_of(c->w, &score, &rows, &columns);
     add_phase(c, at++, "pack", wave, panels, 0, 1, nr * score * PACK);
+    if (plan->keeps_heads & 1 << !c->w->student) {
+        const struct skl_work_side *t = &c->w->side[!c->w->student];
+        double heads = (double)t->members, of_heads = (double)skl_entries(t);
+        add_phase(c, at++, "heads", wave, wave->chunks, plan->tiles, 1, n * (of_heads + heads * KEEP));
+        add_phase(c, at++, "sums", wave, panels, 0, 1, nr * heads * (double)plan->tiles * MIX);
+        score += heads * MIX - of_heads;
+    }
     double finish = nr * (FINISH_ROW + FINISH_CHUNK * (double)plan->chunks);
     if (plan->call != SKL_CALL_BACKWARD) {
         add_phase(c, at++, "sweep", wave, wave->chunks, plan->tiles, ways, n * (score + PUSH));

@@ -42,7 +42,8 @@ enum {
      * slice has a new maximum in one of a panel's rows. The price of not moving it: y is rounded at up to this size
      * instead of near 0. */
     SLACK = 8,
-    LARGE_SHARE = 8 /* by default, one part in so many of a large vocabulary's matrices may be kept */
+    KEPT_HEADS = 128 << 20, /* most bytes of a call that keeps something of single heads */
+    LARGE_SHARE = 8         /* by default, one part in so many of a large vocabulary's matrices may be kept */
 };
 
 static int64_t common_multiple(int64_t a, int64_t b)
@@ -391,14 +392,17 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
     int given = w->shard.exchange != NULL;
     plan->keeps_seen = plan->by_tile && w->left >= 0 && w->right >= 0 && !w->pool_block && !plan->queries;
     plan->kept_tiles = seen_tiles(w, plan, BLOCK_NEAR);
+    plan->keeps_heads = skl_may_keep_heads(w, plan);
     choose_blocks(w, plan);
-    while (count_bytes(w, plan) > w->limit) {
+    while (count_bytes(w, plan) > (plan->keeps_heads && w->limit > KEPT_HEADS ? KEPT_HEADS : w->limit)) {
         if (plan->blocks > 1)
             plan->blocks /= 2;
         else if (plan->block_rows - SKL_NR_MAX >= BLOCK_MIN && !given)
             plan->block_rows -= SKL_NR_MAX;
-        else
+        else if (!plan->keeps_heads)
             return 0;
+        else
+            plan->keeps_heads = 0, choose_blocks(w, plan);
     }
     if (given || plan->queries)
         return 1;

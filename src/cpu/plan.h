@@ -77,8 +77,9 @@ struct skl_plan {
     int64_t kept_tiles;      /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
     int keeps_seen;          /* a window bounds what a block sees: kept tiles are counted from the first that it does */
     int recompute;           /* not all are held: logits are computed anew for the gradient */
-    int whole;               /* both operands' dim fits in one column tile */
-    int one_panel;           /* scores are made and used a panel at a time; otherwise for all panels of a tile */
+    int keeps_heads; /* bits of sides of several heads: a mixture's exponentials, an index's products are kept */
+    int whole;       /* both operands' dim fits in one column tile */
+    int one_panel;   /* scores are made and used a panel at a time; otherwise for all panels of a tile */
     int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */
@@ -100,6 +101,8 @@ struct skl_owner {
 struct skl_block {
     char *panel[2];                /* [panels][members] packs of rows for the logits */
     struct skl_panel_head *mix[2]; /* [panels][members] of a mixture */
+    float *of_heads[2];            /* [kept_tiles][members][panels][SKL_BK][nr]: what is kept of single heads */
+    struct skl_head_sums *sums;    /* [kept_tiles][members][panels]: what a mixture's refer to, and their sums */
     char *pack[2];                 /* a pack of all rows for db; NULL: no gradient of b is wanted */
     double *dw[2];                 /* [chunks][members][block_rows]: of an indexer's weights */
     float *da[2]; /* [members] of [panels][dim up to mr][nr]; by_tile: a sum for each chunk, [chunks] of these */
@@ -255,6 +258,10 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, stru
 
 /* keys.c: which rows of lists of keys share a block, and in which kernels. */
 void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
+
+/* kept_heads.c: sides of which something is kept for every head, if there is room. A mixture whose denominators are not
+ * given takes one sweep over its heads then, and an index makes no product twice. */
+int skl_may_keep_heads(const struct skl_work *w, const struct skl_plan *plan);
 
 /* layout.c: points a block's or thread's buffers into memory of block_bytes or thread_bytes; with NULL it only counts.
  * Returns bytes. */

@@ -6,6 +6,8 @@
  *     wave: the blocks take their next rows
  *         (lists of keys: which columns the block has, keys.c)              block
  *         pack      rows into panels                                        block x panel
+ *         (heads     exponentials of a mixture's heads, kept_heads.c        block x chunk
+ *          sums      their denominators                                     block x panel)
  *         sweep     columns into states                                     block x chunk
  *         (a shard: the block's states meet those of the other shards, exchange.c)
  *         finish    states into loss, LSEs, factors                         block x panel
@@ -104,6 +106,18 @@ static void task_sweep(struct skl_worker *w, struct skl_block *block, int64_t pa
     int64_t chunk = take_chunk(w, part);
     if (block->n)
         skl_sweep(w, block, chunk, 0);
+}
+
+static void task_heads(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (block->n)
+        skl_keep_heads(w, block, part);
+}
+
+static void task_sum_heads(struct skl_worker *w, struct skl_block *block, int64_t part)
+{
+    if (part * w->run->plan.kernels->nr < block->n)
+        skl_sum_heads(w->run, block, (int)part);
 }
 
 static void task_second_sweep(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -265,6 +279,10 @@ static void do_wave(struct skl_worker *w)
         if (plan->own_columns)
             skl_do_phase(w, plan->chunks, task_scatter);
         return;
+    }
+    if (plan->keeps_heads & 1 << !run->work->student) {
+        skl_do_phase(w, plan->chunks, task_heads);
+        skl_do_phase(w, plan->panels, task_sum_heads);
     }
     if (plan->call != SKL_CALL_BACKWARD && !run->second_sweep_only)
         do_sweep(w, task_sweep, task_finish);

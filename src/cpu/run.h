@@ -7,6 +7,8 @@
 #include "plan.h"
 #include "team.h"
 
+#include <float.h>
+
 /* One call under way, shared by the threads. */
 struct skl_run {
     const struct skl_work *work;
@@ -176,10 +178,27 @@ void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, 
                      int64_t panel_stride);
 void skl_score_head(const struct skl_worker *w, const struct skl_block *block, int side, int64_t member, int64_t tile,
                     float *x, int64_t x_stride, float *sum, int64_t sum_stride, struct skl_columns *columns);
+/* Base 2 logits of a mixture's heads from scores: beyond f32 any unit is as good as the largest. */
+static inline float skl_head_unit(const struct skl_work_side *s)
+{
+    double unit = SKL_LOG2E * s->head_unit;
+    return unit < (double)FLT_MAX ? (float)unit : FLT_MAX;
+}
 /* The plan of a call and the bytes that it takes in all, LSEs and what finds them included. */
 enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *w, struct skl_plan *plan, size_t *bytes);
 /* Runs what run->plan says, after the heads' LSEs. */
 enum skl_status skl_run_call(struct skl_run *run);
+
+/* kept_heads.c: plan.keeps_heads. Where a head's tile is, panel after panel. The heads of a mixture over a chunk's
+ * columns: their exponentials; of them those of one head and panel, from the scores x to 'kept'. When all chunks are
+ * done, the denominators of a panel's rows; and then a tile of t, for all panels. */
+float *skl_kept_head(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile, int64_t member);
+void skl_keep_heads(const struct skl_worker *w, const struct skl_block *block, int64_t chunk);
+void skl_keep_head(const struct skl_run *run, const struct skl_block *block, int side, int64_t member, int panel,
+                   int64_t tile, float *x, float *kept);
+void skl_sum_heads(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_mix_kept(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile, float *t,
+                  int64_t panel_stride);
 
 /* pool.c: scores of a tile of blocks of keys, for all panels. */
 void skl_score_pooled(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
