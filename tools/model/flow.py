@@ -10,7 +10,9 @@ raised, a cursor that wraps). So the ordinary way is the one that
 
 This takes the fast one of two loads, skips a raise after a vote, does not leave the loop early and does not skip the
 copy of the next tile. The most copies may be too many, where two loads can follow each other: the number that is
-expected decides, if given. The counts that kernels.toml expects say whether all this guessed right.
+expected decides, if given. Rows that are not there write nothing, so that the shortest way has no stores to global
+memory: of a kernel that writes in its loop the way with the most is taken. The counts that kernels.toml expects say
+whether all this guessed right.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 SMALL_COPY = "LDGSTS.S"  # of 4 or 8 bytes; LDGSTS is one of 16, a chunk of a tile
-WORK = ("HMMA", "LDSM", "LDGSTS", SMALL_COPY)
+WORK = ("HMMA", "LDSM", "LDGSTS", SMALL_COPY, "STG")
 
 
 @dataclass
@@ -61,18 +63,20 @@ class Way:
     ldsm: int
     copies: int
     small: int
+    stores: int
     length: int
 
 
-# block -> copies on the way to it -> (HMMA, LDSM, small copies, minus length), the block and its copies before
-Table = dict[int, dict[int, tuple[tuple[int, int, int, int], "tuple[int, int] | None"]]]
+# block -> copies on the way to it -> (HMMA, LDSM, small copies, stores, minus length), the block and its copies before
+Table = dict[int, dict[int, tuple[tuple[int, int, int, int, int], "tuple[int, int] | None"]]]
 
 
 class Graph:
     """Blocks of a kernel, from its first instruction on; subroutines are not followed."""
 
-    def __init__(self, code: Sequence[Flow]) -> None:
+    def __init__(self, code: Sequence[Flow], writes: bool = False) -> None:
         self.code = code
+        self.writes = writes  # do stores count as work?
         self.blocks = _blocks(code)
         self.order, self.back = _depth_first(self.blocks)
         self.before: list[list[int]] = [[] for _ in self.blocks]
@@ -100,26 +104,27 @@ class Graph:
         """How much of each kind of WORK a block does, and its length."""
         b = self.blocks[block]
         names = [self.code[i].name for i in range(b.first, b.last + 1)]
-        return [*map(names.count, WORK), len(names)]
+        *work, stores = map(names.count, WORK)
+        return [*work, stores if self.writes else 0, len(names)]
 
     def ways(self, loop: Loop) -> list[Way]:
         """For every number of copies the best way from the head to a latch. Edges back are left out: no cycles."""
-        hmma, ldsm, copies, small, length = self.counts(loop.head)
-        best: Table = {loop.head: {copies: ((hmma, ldsm, small, -length), None)}}
+        hmma, ldsm, copies, small, stores, length = self.counts(loop.head)
+        best: Table = {loop.head: {copies: ((hmma, ldsm, small, stores, -length), None)}}
         for block in self.order:
             if block not in best or block not in loop.body:
                 continue
             for after in self.blocks[block].next:
                 if (block, after) in self.back or after not in loop.body:
                     continue
-                hmma, ldsm, copies, small, length = self.counts(after)
+                hmma, ldsm, copies, small, stores, length = self.counts(after)
                 there = best.setdefault(after, {})
                 for had, (value, _) in best[block].items():
-                    gain = (value[0] + hmma, value[1] + ldsm, value[2] + small, value[3] - length)
+                    gain = (value[0] + hmma, value[1] + ldsm, value[2] + small, value[3] + stores, value[4] - length)
                     if had + copies not in there or gain > there[had + copies][0]:
                         there[had + copies] = gain, (block, had)
         return [
-            Way(_trail(best, latch, copies), value[0], value[1], copies, value[2], -value[3])
+            Way(_trail(best, latch, copies), value[0], value[1], copies, value[2], value[3], -value[4])
             for latch in loop.latches
             for copies, (value, _) in best.get(latch, {}).items()
         ]
@@ -143,20 +148,26 @@ def _ordinary(ways: list[Way], copies: int | None = None, turns: dict[int, Way] 
         inside = sum(turns[b].copies for b in way.blocks if b in turns) if turns else 0
         return -abs(way.copies + (trips - 1) * inside - copies)
 
-    return max(ways, key=lambda w: (w.hmma, w.ldsm, of_copies(w), w.small, -w.length))
+    return max(ways, key=lambda w: (w.hmma, w.ldsm, of_copies(w), w.small, w.stores, -w.length))
 
 
 def main_loop(
-    code: Sequence[Flow], trips: Sequence[int] = (1,), copies: int | None = None, nested: Sequence[int] = (1,)
+    code: Sequence[Flow],
+    trips: Sequence[int] = (1,),
+    copies: int | None = None,
+    nested: Sequence[int] = (1,),
+    writes: int = 0,
 ) -> list[int] | None:
     """Instruction numbers in the order of one turn of the main loop; None if no loop has an HMMA.
 
     The main loop is the one that can do the most HMMA in a turn, the smallest of several. Loops with HMMA inside it are
-    done 'trips' times, those that hold such loops themselves 'nested' times, each of them the number in its place, the last
-    number also for all that follow: if any is more than once, the main loop is one that has a loop in it. 'copies' of 16
-    bytes are expected in all."""
-    graph = Graph(code)
+    done 'trips' times, those that hold such loops themselves 'nested' times, each of them the number in its place, the
+    last number also for all that follow: if any is more than once, the main loop is one that has a loop in it. 'copies'
+    of 16 bytes are expected in all. Of a kernel that writes in its main loop, loops that do so without HMMA are done
+    'writes' times."""
+    graph = Graph(code, writes > 0)
     loops = [(found, graph.ways(found)) for found in graph.loops()]
+    writing = [(found, ways) for found, ways in loops if any(w.stores for w in ways) and not any(w.hmma for w in ways)]
     loops = [(found, ways) for found, ways in loops if any(w.hmma for w in ways)]
     if not loops:
         return None
@@ -169,7 +180,8 @@ def main_loop(
     inner.sort(key=lambda found: graph.order.index(found[0].head))
     each = copies // (trips[0] * len(inner)) if copies and inner else None
     turns = {other.head: _ordinary(w, each) for other, w in inner}
-    again: dict[int, list[int]] = {}  # blocks of all turns of a loop but the last, by its head
+    # blocks of all turns of a loop but the last, by its head
+    again = {o.head: _ordinary(w).blocks * (writes - 1) for o, w in writing if o.body < loop.body}
     holds = [other.head for other, _ in inner if any(o.body < other.body for o, _ in inner)]
     holds_none = [other.head for other, _ in inner if other.head not in holds]
     times = dict(zip(holds, _endless(nested))) | dict(zip(holds_none, _endless(trips)))

@@ -33,6 +33,7 @@ class Kernel:
     shared: int  # dynamic bytes
     trips: list[int]
     nested: list[int]
+    writes: int
     counts: dict[str, tuple[int, int]]  # instruction -> least, most of a warp in one turn
     bar: dict[str, float] = field(default_factory=dict)  # by architecture: {"sm_80": 190}
     bar_name: str = ""
@@ -111,6 +112,7 @@ def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel
         shape["shared"],
         trips,
         _list(entry.get("nested", 1), names, name),
+        _whole(entry.get("writes", 0), names, name),
         {what: _range(count, names, name) for what, count in wanted.items() if count != "any"},
         bars.get(entry.get("bar"), {}),
         entry.get("bar", ""),
