@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lists of keys and indexers on a device, against the references in double: every option of either, indexers on tensor
- * cores and not, the same bits under every schedule and ids that are no keys.
+ * cores and not, the same bits under every schedule, the worst rounding and ids that are no keys.
  */
 #include "../indexers.h"
 #include "run_cases.h"
@@ -220,6 +220,27 @@ static void whole_tiles(void)
     release_trial(&t);
 }
 
+/* As in test_rounding.c: every addition within mma towards zero, every approximate function off by as much as it may be,
+ * and both, the same trial each time. Each mode gives other bits, and all stay within the bounds of the first. */
+static void roundings(int dtype)
+{
+    static const struct emu_options modes[] = {
+        {0}, {.truncate = 1}, {.perturb = 1, .seed = 1}, {.truncate = 1, .perturb = 1, .seed = 2}};
+    double first = 0;
+    for (int k = 0; k < COUNT(modes); k++) {
+        test_reseed(test_seed());
+        struct trial t = build_sized(KIT_ALIGNED, 30, 90, 2, 64, 128, 3, 3, dtype, 1);
+        test_context("rounding %d of an indexer on tensor cores", k);
+        t.p.causal = 1;
+        test_device.options = modes[k];
+        both_ways(&t, 0);
+        CHECK(k == 0 || value != first, "it changes nothing");
+        first = k ? first : value;
+        release_trial(&t);
+    }
+    test_device.options = (struct emu_options){0};
+}
+
 /* The order of blocks, warps and lanes and the moment of copies are not ours to choose, and change no bit. */
 static void schedules(struct trial t, int listed)
 {
@@ -284,6 +305,9 @@ int main(void)
     random_indexers(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 8, 4));
     on_tensor_cores(test_cases(getenv("STREAMKL_TEST_LONG") ? 60 : 6, 4));
     whole_tiles();
+    roundings(SKL_BF16);
+    if (getenv("STREAMKL_TEST_LONG"))
+        roundings(SKL_F16);
     schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 0), schedules(build(3, 40, 4, 2, SKL_BF16, 2, 20), 1);
     schedules(tensor_trial(1, 70), 0), schedules(tensor_trial(2, 70), 0);
     zeros();
