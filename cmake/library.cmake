@@ -91,7 +91,7 @@ endif()
 set_property(SOURCE src/cpu/isa.c APPEND PROPERTY COMPILE_DEFINITIONS ${units})
 set(level $<$<NOT:$<CONFIG:Debug>>:-O3>)
 if(STREAMKL_SANITIZE MATCHES "address|undefined")
-  set(level -O1)  # a compiler that checks every access takes two to four times as long over -O3 here
+  set(level -O1)  # as in cmake/flags.cmake
 endif()
 foreach(kernel ${kernels})
   string(REGEX REPLACE ".*kernels/([a-z0-9]*).*\\.c" "\\1" isa ${kernel})
