@@ -293,6 +293,18 @@ static struct skl_soon soon_sums(const struct skl_run *run, const struct skl_blo
     return soon;
 }
 
+/* By slabs a task goes on to the same entries of the next tile's columns: panel 'part' of 'parts' asks for its share of
+ * them, then for what 'then' says. */
+static struct skl_soon soon_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t tile,
+                                    int64_t d0, int d, int part, int parts, const struct skl_soon *then)
+{
+    const struct skl_work_side *s = &run->work->side[side];
+    struct skl_soon soon = skl_next_columns(run, block, side, s->member, tile, d0, part, parts);
+    soon.bytes = d * (int)skl_size_of(s->b.dtype);
+    soon.then = then;
+    return soon.rows ? soon : *then;
+}
+
 /* da[i][d0..d0+d-1] (+)= sum_j dz[i,j] b[j] over a tile; da is that of entry 0. 'next'
  * has, panel for panel as dz, what will be wanted after it. */
 void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int64_t tile, int side, int64_t d0, int d,
@@ -303,9 +315,13 @@ void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int
     const struct skl_kernels *k = run->plan.kernels;
     int64_t dim = skl_da_entries(run->work, &run->plan, side), panel_size = (int64_t)SKL_BK * k->nr;
     struct skl_columns columns = columns_for_rows(w, block, tile, side, d0, d);
-    for (int panel = from, j0, j1; panel < to && panel * k->nr < block->n; panel++) {
-        struct skl_soon soon = block->keys ? soon_sums(run, block, side, tile + 1, panel)
-                                           : soon_logits(next ? next + panel * panel_size : NULL, panel_size);
+    int panels = skl_panels_in_use(run, block), end = to < panels ? to : panels;
+    for (int panel = from, j0, j1; panel < end; panel++) {
+        struct skl_soon scores = soon_logits(next ? next + panel * panel_size : NULL, panel_size), soon = scores;
+        if (block->keys)
+            soon = soon_sums(run, block, side, tile + 1, panel);
+        else if (!run->plan.by_tile)
+            soon = soon_columns(run, block, side, tile + 1, d0, d, panel - from, end - from, &scores);
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
         run->plan.products[side]->grad_rows(strips * k->mr, d, live + panel * SKL_STRIPS_MAX + j0 / k->mr, columns, j0,

@@ -60,7 +60,7 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
     const struct skl_run *run = w->run;
     const struct skl_work_side *s = &run->work->side[side];
     int64_t panel_size = (int64_t)SKL_BK * run->plan.kernels->nr, size = skl_da_size(run->work, &run->plan, side);
-    int kc = run->plan.products[side]->kc;
+    int mr = run->plan.kernels->mr, kc = run->plan.products[side]->kc / mr * mr; /* da has whole strips */
     const unsigned char *live = w->scratch.live[side];
     if (block->dw[side] && !add)
         memset(block->dw[side] + chunk * s->members * run->plan.block_rows, 0,

@@ -379,6 +379,17 @@ static void want_large_pages(char *memory, size_t bytes)
 #endif
 }
 
+/* Gradients of b, often fresh memory: every page of them is written, and in pages of 4 KiB that is a fault for each. */
+static void want_large_gradients(const struct skl_work *w)
+{
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &w->side[side];
+        int64_t columns = s->b_rows * s->dim, size = skl_size_of(s->grad_b.dtype);
+        for (int64_t b = 0; s->grad_b.data && s->grad_b.stride[2] == s->dim && b < s->b_batch * s->b_heads; b++)
+            want_large_pages(skl_operand_at(&s->grad_b, b / s->b_heads, b % s->b_heads, 0), (size_t)(columns * size));
+    }
+}
+
 /* The blocks, their buffers and the threads' buffers, in one allocation. */
 static char *lay_out(struct skl_run *run)
 {
@@ -435,6 +446,7 @@ enum skl_status skl_run(struct skl_run *run)
     char *memory = lay_out(run);
     if (!memory)
         return skl_fail(SKL_OUT_OF_MEMORY, "cannot allocate the workspace of %zu bytes", run->plan.bytes);
+    want_large_gradients(run->work);
     skl_team_run(&run->team, run->plan.threads, patience(run->work), work_together, run);
     for (int i = 0; i < run->plan.threads; i++) {
         skl_sum_merge(&value, &skl_queue_of(run, i)->value);

@@ -138,21 +138,39 @@ static void shape_panel(const struct skl_run *run, const struct skl_block *block
         skl_hide_keys(run, block, panel, tile, -INFINITY, y);
 }
 
+/* Entries d0..d0+k-1 of the next panel's rows: with a long dim the panels of a block lie in L3, and each chunk of dim
+ * begins anew with the first. */
+static struct skl_soon soon_rows(const struct skl_run *run, const struct skl_block *block, int side, int panel,
+                                 int64_t d0, int k)
+{
+    int64_t dim = run->work->side[side].dim, bytes = run->plan.products[side]->panel_bytes(dim);
+    int more = panel + 1 < skl_panels_in_use(run, block);
+    return (struct skl_soon){.at = block->panel[side] + (panel + more) * bytes + bytes / dim * d0,
+                             .rows = more,
+                             .bytes = (int)(bytes / dim * k)};
+}
+
 /* A side's scores of a tile for all panels, y[panel][SKL_BK][nr]. Where dim does not fit in one column tile the sum
  * over dim goes through memory, a column tile at a time for all panels. */
 static void score_side(const struct skl_worker *w, const struct skl_block *block, int side, int64_t tile, float *y,
                        int64_t panel_stride)
 {
     const struct skl_run *run = w->run;
-    const struct skl_work_side *s = &run->work->side[side], *other = &run->work->side[!side];
+    const struct skl_work_side *s = &run->work->side[side];
     int panels = skl_panels_in_use(run, block), kc = run->plan.products[side]->kc;
+    int after = run->work->side[!side].dim ? !side : side; /* whose columns follow, where there is a teacher or none */
     for (int64_t d0 = 0; d0 < s->dim; d0 += kc) {
         int k = s->dim - d0 < kc ? (int)(s->dim - d0) : kc, more = s->dim - d0 > k;
         struct skl_columns columns = skl_fetch_columns(run, block, side, s->member, tile, d0, k, w->scratch.columns[0]);
         for (int panel = 0; panel < panels; panel++) {
             struct skl_soon soon = more ? skl_next_columns(run, block, side, s->member, tile, d0 + k, panel, panels)
-                                        : skl_next_columns(run, block, !side, other->member, side ? tile + 1 : tile, 0,
-                                                           panel, panels);
+                                        : skl_next_columns(run, block, after, run->work->side[after].member,
+                                                           after > side ? tile : tile + 1, 0, panel, panels);
+            struct skl_soon rows = soon_rows(run, block, side, panel, d0, k);
+            if (soon.rows)
+                soon.then = &rows;
+            else
+                soon = rows;
             skl_score_panel(run, block, side, 0, panel, tile, d0, k, columns, soon, y + panel * panel_stride);
         }
     }

@@ -32,7 +32,8 @@ static void convert_back(int64_t n, const float *x, int dtype, void *y)
 
 /*     panel   [dim][NR]             a^T, for logits
  *     block   [dim / NR][rows][NR]  a, for grad_columns
- *     tile    [SKL_BK][LDK]         b in f32, KC of its dim entries */
+ *     tile    [SKL_BK][LDK]         b in f32, KC of its dim entries
+ *     strips  [KC / MR][SKL_BK][MR] the same, for grad_rows */
 static int64_t panel_bytes(int64_t dim)
 {
     return dim * NR * (int64_t)sizeof(float);
@@ -92,11 +93,22 @@ static void pack_block_row(int64_t dim, const float *line, int r, int rows, void
     }
 }
 
+/* Columns of a large matrix lie in a page each, which no hardware prefetcher leaves: while one is packed, the one so
+ * far ahead is asked for. */
+enum { PACK_AHEAD = 8 };
+
+static inline __attribute__((always_inline)) void ask_column(int j, int n, const char *b, int64_t stride, int bytes)
+{
+    for (int i = 0; j + PACK_AHEAD < n && i < bytes; i += 64)
+        __builtin_prefetch(b + (j + PACK_AHEAD) * stride + i, 0, 3);
+}
+
 /* n columns of k entries into tile[n][LDK], zeros after them up to whole strips of MR both ways. */
 static void pack_columns(int n, int k, const void *b, int dtype, int64_t stride, float *tile)
 {
     int size = dtype == SKL_F32 ? 4 : 2, k_strips = (k + MR - 1) / MR * MR;
     for (int j = 0; j < n; j++) {
+        ask_column(j, n, b, stride * size, k * size);
         convert(k, (const char *)b + j * stride * size, dtype, tile + j * LDK);
         for (int i = k; i < k_strips; i++) tile[j * LDK + i] = 0;
     }
@@ -118,16 +130,32 @@ static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int
     return (struct skl_columns){pack, LDK};
 }
 
-/* grad_rows reads whole strips of dim. */
+/* n columns of k entries into strips[k / MR][SKL_BK][MR], zeros after them as above. */
+static void pack_strips(int n, int k, const void *b, int dtype, int64_t stride, int clean, float *strips)
+{
+    int size = dtype == SKL_F32 ? 4 : 2, whole = k / MR * MR;
+    for (int j = 0; j < n; j++) {
+        const char *column = (const char *)b + j * stride * size;
+        float line[KC + MR];
+        ask_column(j, n, b, stride * size, k * size);
+        const float *x = line;
+        if (dtype == SKL_F32 && !clean && whole == k && (uintptr_t)column % sizeof *x == 0)
+            x = (const float *)(const void *)column;
+        else
+            convert(k, column, dtype, line);
+        for (int i = 0; clean && i < k; i++) line[i] = fabsf(line[i]) <= FLT_MAX ? line[i] : 0;
+        for (int i = k; x == line && i < whole + MR; i++) line[i] = 0;
+        for (int i = 0; i < k; i += MR) memcpy(strips + (int64_t)i * SKL_BK + j * MR, x + i, MR * sizeof *x);
+    }
+    for (int j = n; j % MR; j++)
+        for (int i = 0; i < k; i += MR) memset(strips + (int64_t)i * SKL_BK + j * MR, 0, MR * sizeof *strips);
+}
+
+/* grad_rows reads whole strips of dim, MR entries of a column after the other: packed, these are side by side. */
 static struct skl_columns columns_back(int n, int k, const void *b, int dtype, int64_t stride, int clean, void *pack)
 {
-    if (!clean && k % MR == 0)
-        return columns_of(n, k, b, dtype, stride, pack);
-    pack_columns(n, k, b, dtype, stride, pack);
-    for (int j = 0; clean && j < n; j++)
-        for (int i = 0; i < k; i++) {
-            float *x = &((float *)pack)[j * LDK + i];
-            *x = fabsf(*x) <= FLT_MAX ? *x : 0;
-        }
-    return (struct skl_columns){pack, LDK};
+    if (!clean && k % MR == 0 && stride != MR && serves(n, b, dtype, stride))
+        return (struct skl_columns){b, stride};
+    pack_strips(n, k, b, dtype, stride, clean, pack);
+    return (struct skl_columns){pack, MR};
 }

@@ -5,17 +5,18 @@
  *     C[i][0..NR-1] += A[i ars + k aks] B[k][0..NR-1],      i < MR, k < K
  *
  *     logits         C = y [columns][rows]    A = b, column tile     B = a^T, rows panel     K = dim
- *     grad_rows      C = da^T [dim][rows]     A = b, same tile       B = dz, logit tile      K = columns
+ *     grad_rows      C = da^T [dim][rows]     A = b, tile or strips  B = dz, logit tile      K = columns
  *     grad_columns   C = db [columns][dim]    A = dz, logit tiles    B = a, rows as they are K = rows
  *
- * One of the strides ars, aks of A is 1, nothing is transposed or repacked between the products, B is always
- * contiguous. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in
- * f32, longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
+ * One of the strides ars, aks of A is 1, and B is always contiguous. dz is used by both as it lies; so is b where it
+ * need not be packed; packed for grad_rows it has MR entries of each column side by side, which touch a third of the
+ * lines. Per step of k: MR broadcasts, NV loads, MR NV FMAs. Each sum over k is a chain of at most 512 FMAs in f32,
+ * longer sums are sums of such: relative error about sqrt(512 + n) 2^-25 of the largest partial sum, n chains.
  */
 enum {
     NR = NV * VL,
-    KC = 256 / MR * MR, /* entries of dim in a packed tile: whole strips of MR */
-    LDK = 272           /* distance between its columns: 17 lines, so that one line of each falls into all sets of L1 */
+    KC = 256, /* entries of dim in a packed tile: vocabularies' dims are multiples of it */
+    LDK = 272 /* distance between its columns: 17 lines, so that one line of each falls into all sets of L1 */
 };
 
 #define UNROLLED _Pragma("GCC unroll 16")
@@ -164,7 +165,7 @@ static void logits(int n, int k, struct skl_columns tile, int first, const void 
 static void grad_rows(int n, int d, const unsigned char *live, struct skl_columns tile, int first, const float *dz,
                       struct skl_soon soon, int add, float *da)
 {
-    const int64_t ld = tile.ld;
+    const int64_t ld = tile.ld, step = ld == MR ? SKL_BK : 1; /* of packed strips, or of the operand itself */
     const float *columns = (const float *)tile.at + first * ld;
     int runs = 0, from[SKL_BK / MR], length[SKL_BK / MR];
     for (int j = 0; j < n; j += MR) {
@@ -180,9 +181,15 @@ static void grad_rows(int n, int d, const unsigned char *live, struct skl_column
         vf c[MR][NV];
         clear_c(c);
         for (int r = 0; r < runs; r++)
-            asking_kernel(length[r], columns + from[r] * ld + i, 1, ld, dz + from[r] * NR, &soon, lines, c);
+            asking_kernel(length[r], columns + from[r] * ld + i * step, 1, ld, dz + from[r] * NR, &soon, lines, c);
         put_c(c, add, da + i * NR);
     }
+}
+
+/* A strip of the next panel's dz: too short, and too far from this panel's, for the hardware to foresee. */
+static inline __attribute__((always_inline)) void ask_strip(const float *dz)
+{
+    UNROLLED for (int i = 0; i < MR * NR; i += 16) __builtin_prefetch(dz + i, 0, 3);
 }
 
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
@@ -198,6 +205,7 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
         clear_c(c);
         for (int panel = 0; panel < panels; panel++) {
             ask(&soon, lines);
+            ask_strip(dz + ((panel + 1) * SKL_BK + j) * NR);
             any |= live[panel * SKL_STRIPS_MAX + strip];
             if (live[panel * SKL_STRIPS_MAX + strip])
                 micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
