@@ -234,14 +234,16 @@ def test_a_promise_of_bf16_is_one_of_its_unit(monkeypatch, used, least):
 def test_bars_of_labels():
     """Every promise has a line; times of a small case only show that the ways run."""
     from streamkl.bench import labels
+    from streamkl.bench.labels import FLCE
     from streamkl.bench.case import Case
 
     small = Case(False, 16, 8, 96)
     took = labels.seconds(small, rounds=1)
     lines = labels.verdicts(took, 100.0, small)
-    assert len(lines) == 7 and all("promised" in text or "not installed" in text for text, _ in lines)
+    assert len(lines) == 11 and all("promised" in text or "not installed" in text for text, _ in lines)
     kept = labels.verdicts(dict.fromkeys(took, 1.0), 1e-9, small)
-    assert [ok for _, ok in kept] == [True, True, True, False, False, False, True]
+    assert [ok for _, ok in kept] == [True] * 3 + [False] * 6 + [FLCE not in took, True]
+    assert all("promised" in text for text, _ in kept) == ("Liger" in took)
 
 
 @pytest.mark.parametrize("setting", trainers.SETTINGS[-3:], ids=lambda setting: setting.trainer)
