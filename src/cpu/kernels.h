@@ -21,9 +21,9 @@ enum {
     /* Columns in a tile, a multiple of every mr (4, 6, 8, 12, 16). More would push a panel's two logit tiles (48 KiB)
      * further out of L1; fewer would make grad_rows load and store da more often. */
     SKL_BK = 192,
-    /* Columns of a panel's tile that are scored and pushed at a time, both sides: with the panel's rows (32 KiB at dim
-     * 128) they stay in L1. Divides SKL_BK, and is a multiple of every mr. */
-    SKL_SLICE = 48,
+    /* Scores of a panel that are made and pushed at a time, of each side, 6 KiB: they stay in L1. 48 columns of 32 rows,
+     * 96 of 16, 192 of 8: divisors of SKL_BK, and multiples of the mr that such an nr has. */
+    SKL_SLICE = 1536,
     SKL_NR_MAX = 32,             /* rows in the widest panel */
     SKL_STRIPS_MAX = SKL_BK / 4, /* strips of mr columns in a tile, for the smallest mr */
     SKL_ALIGN = 64               /* of every buffer */

@@ -474,7 +474,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
     int f32 = plan->products[1] == plan->kernels->products[SKL_F32] || plan->products[1] == plan->kernels->split;
     int lists = plan->queries || w.listed.given || w.topk.k; /* which are gone through for each tile */
-    plan->slice = plan->one_panel && f32 && !lists ? SKL_SLICE : SKL_BK;
+    plan->slice = plan->one_panel && f32 && !lists ? SKL_SLICE / plan->kernels->nr : SKL_BK;
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
     plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;

@@ -53,7 +53,7 @@ struct skl_plan {
     const struct skl_products *products[2]; /* of P and Q */
     int bk;                                 /* columns in a tile, at most SKL_BK */
     int strip;                              /* columns that the products take at once: a tile is whole strips */
-    int slice; /* columns of a panel's tile that are scored and used at a time: SKL_SLICE, or SKL_BK */
+    int slice; /* columns of a panel's tile that are scored and used at a time: SKL_SLICE / nr, or SKL_BK */
     int block_rows, panels, blocks;
     int64_t rows, columns;   /* of the largest segment */
     int64_t tiles;           /* of these columns; with lists of keys, of those that a block may list */
