@@ -96,7 +96,7 @@ void skl_gather_panel(const struct skl_worker *w, struct skl_block *block, int p
     const struct skl_work_side *s = &run->work->side[run->work->student];
     int nr = run->plan.kernels->nr;
     skl_gather_scores(w, block, panel);
-    skl_finish_gathered(run, block, panel);
+    skl_finish_gathered(w, block, panel);
     for (int row = panel * nr; run->work->grads && row < block->n && row < (panel + 1) * nr; row++) {
         struct skl_entry *e = skl_entries_of(run, block, row);
         for (int64_t k = 0; k < block->lists[row].n; k++) e[k].dz *= capped(s, e[k].x);

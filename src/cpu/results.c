@@ -106,12 +106,17 @@ double skl_row_upstream(const struct skl_work *w, const struct skl_block *block,
     return w->raw ? g * skl_sum_of_target(&block->result[row]) : g;
 }
 
-static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i,
-                    const struct skl_row_result *r)
+static struct skl_row_result *result_of(const struct skl_run *run, const struct skl_block *block, int panel, int i)
+{
+    return &block->result[panel * run->plan.kernels->nr + i];
+}
+
+/* What follows from the results of row i of the panel. */
+static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i)
 {
     const struct skl_work *w = run->work;
     int at = panel * run->plan.kernels->nr + i;
-    block->result[at] = *r;
+    const struct skl_row_result *r = &block->result[at];
     double g = skl_row_upstream(w, block, at);
     if (w->grads || w->sink_grads || run->plan.second_sweep || run->second_sweep_only)
         set_factors(run, &block->factors[panel], i, r, g);
@@ -121,73 +126,81 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
         skl_set_listed_factors(run, block, panel, i, g, r);
 }
 
-static void put_rows(const struct skl_run *run, struct skl_block *block, int panel)
+/* Results that are complete leave: to the caller, and into the value. Its sum does not round, so that any thread may add
+ * to its own. */
+static void put_rows(const struct skl_worker *w, struct skl_block *block, int panel)
 {
-    int nr = run->plan.kernels->nr;
+    const struct skl_work *work = w->run->work;
+    int nr = w->run->plan.kernels->nr;
     for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
-        int64_t at[3];
-        memcpy(at, block->at[i], sizeof at);
-        skl_put_row(run->work, at, &block->result[i]);
+        if (work->asks_rows)
+            skl_put_row(work, block->at[i], &block->result[i]);
+        if (work->value)
+            skl_sum_add(&w->scratch.queue->value, block->weight[i] * block->result[i].loss);
     }
 }
 
-void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel)
+void skl_finish_panel(const struct skl_worker *w, struct skl_block *block, int panel)
 {
+    const struct skl_run *run = w->run;
     if (run->work->sinks)
         skl_push_sink(run, block, panel);
     struct merged m = complete_panel(run, block, panel);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
-        struct skl_row_result r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
-        r.divergence = run->work->raw ? skl_raw_loss(&r) : r.loss;
+        struct skl_row_result *r = result_of(run, block, panel, i);
+        *r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
+        r->divergence = run->work->raw ? skl_raw_loss(r) : r->loss;
         if (block->lists)
-            skl_finish_listed(run, block, panel, i, &r);
+            skl_finish_listed(run, block, panel, i, r);
         if (block->picks)
-            skl_finish_picks(run, block, panel, i, &r);
-        skl_finish_details(run, block, panel, i, &r);
+            skl_finish_picks(run, block, panel, i, r);
+        skl_finish_details(run, block, panel, i, r);
         if (run->work->sinks)
-            skl_finish_sink(run, block, panel, i, &r);
-        r.loss = skl_row_loss(run->work, &r);
-        set_row(run, block, panel, i, &r);
+            skl_finish_sink(run, block, panel, i, r);
+        r->loss = skl_row_loss(run->work, r);
+        set_row(run, block, panel, i);
     }
     if (!run->plan.second_sweep)
-        put_rows(run, block, panel);
+        put_rows(w, block, panel);
 }
 
-void skl_finish_gathered(const struct skl_run *run, struct skl_block *block, int panel)
+void skl_finish_gathered(const struct skl_worker *w, struct skl_block *block, int panel)
 {
+    const struct skl_run *run = w->run;
     for (int i = 0; i < run->plan.kernels->nr; i++) {
-        struct skl_row_result r = skl_no_result();
+        struct skl_row_result *r = result_of(run, block, panel, i);
+        *r = skl_no_result();
         if (panel * run->plan.kernels->nr + i < block->n)
-            skl_finish_listed(run, block, panel, i, &r);
-        r.loss = skl_row_loss(run->work, &r);
-        set_row(run, block, panel, i, &r);
+            skl_finish_listed(run, block, panel, i, r);
+        r->loss = skl_row_loss(run->work, r);
+        set_row(run, block, panel, i);
     }
     if (run->plan.call != SKL_CALL_BACKWARD) /* whose results are saved ones */
-        put_rows(run, block, panel);
+        put_rows(w, block, panel);
 }
 
 /* After the second sweep: the LSEs are known, the states hold the sums of the divergence. */
-void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel)
+void skl_finish_second(const struct skl_worker *worker, struct skl_block *block, int panel)
 {
+    const struct skl_run *run = worker->run;
     const struct skl_work *w = run->work;
-    int nr = run->plan.kernels->nr;
     if (w->sinks)
         skl_sum_sink(run, block, panel);
     struct merged m = complete_panel(run, block, panel);
-    for (int i = 0; i < nr; i++) {
-        struct skl_row_result r = block->result[panel * nr + i];
+    for (int i = 0; i < run->plan.kernels->nr; i++) {
+        struct skl_row_result *r = result_of(run, block, panel, i);
         const struct skl_side_state *sum = m.row[i].side;
         if (skl_sweeps(w->form) == 2) {
             struct skl_closed closed = skl_close(w->form, w->param, sum[0].acc, sum[1].acc);
-            int nan = isnan(r.lse[0] + r.lse[1]);
-            r.divergence = nan ? NAN : closed.loss;
-            for (int side = 0; side < 2; side++) r.c[side] = nan ? NAN : closed.c[side];
-            r.loss = skl_row_loss(w, &r);
+            int nan = isnan(r->lse[0] + r->lse[1]);
+            r->divergence = nan ? NAN : closed.loss;
+            for (int side = 0; side < 2; side++) r->c[side] = nan ? NAN : closed.c[side];
+            r->loss = skl_row_loss(w, r);
         }
-        skl_finish_others(run, block, panel, i, &r);
-        set_row(run, block, panel, i, &r);
+        skl_finish_others(run, block, panel, i, r);
+        set_row(run, block, panel, i);
     }
-    put_rows(run, block, panel);
+    put_rows(worker, block, panel);
 }
 
 /* A side's m and l as they were saved, or else made of its LSE, which was rounded. */
@@ -237,25 +250,26 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
     int nr = run->plan.kernels->nr;
     for (int i = 0; i < nr; i++) {
         int64_t at[3], row = panel * nr + i;
-        struct skl_row_result r = skl_no_result(); /* of SIMD lanes that hold no row */
+        struct skl_row_result *r = result_of(run, block, panel, i);
+        *r = skl_no_result(); /* of SIMD lanes that hold no row */
         if (row < block->n) {
             memcpy(at, block->at[row], sizeof at);
-            r.columns = (double)(w->shard.columns ? w->shard.columns : block->hi[row] - block->lo[row]);
-            r.divergence = saved_or_0(&w->result[skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss], at);
+            r->columns = (double)(w->shard.columns ? w->shard.columns : block->hi[row] - block->lo[row]);
+            r->divergence = saved_or_0(&w->result[skl_has_labels(w) ? SKL_ROW_kl : SKL_ROW_loss], at);
             if (block->lists) {
-                load_rest(w, at, &r);
-                skl_finish_listed(run, block, panel, i, &r);
+                load_rest(w, at, r);
+                skl_finish_listed(run, block, panel, i, r);
             }
             for (int side = 0; side < 2; side++) {
                 if (w->side[side].dim && !block->lists)
-                    load_lse(w, side, at, &r);
-                r.l1[side] = r.l[side];
-                r.c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);
+                    load_lse(w, side, at, r);
+                r->l1[side] = r->l[side];
+                r->c[side] = saved_or_0(&w->result[skl_of_side(w, SKL_ROW_kl_s, side)], at);
             }
             if (skl_tempered(w))
-                r.l1[w->student] = saved_l1(w, at, &r);
+                r->l1[w->student] = saved_l1(w, at, r);
         }
-        set_row(run, block, panel, i, &r);
+        set_row(run, block, panel, i);
     }
 }
 

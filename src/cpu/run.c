@@ -145,7 +145,7 @@ static void task_tile_columns(struct skl_worker *w, struct skl_block *block, int
 static void task_finish(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     if (part * w->run->plan.kernels->nr < block->n)
-        skl_finish_panel(w->run, block, (int)part);
+        skl_finish_panel(w, block, (int)part);
 }
 
 static void task_states(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -165,7 +165,7 @@ static void task_first_states(struct skl_worker *w, struct skl_block *block, int
 static void task_finish_second(struct skl_worker *w, struct skl_block *block, int64_t part)
 {
     if (part * w->run->plan.kernels->nr < block->n)
-        skl_finish_second(w->run, block, (int)part);
+        skl_finish_second(w, block, (int)part);
 }
 
 static void task_write(struct skl_worker *w, struct skl_block *block, int64_t part)
@@ -294,16 +294,11 @@ static void do_wave(struct skl_worker *w)
         do_grads(w);
 }
 
-static void add_values(const struct skl_worker *w, const struct skl_block *block)
+static void count_rows(const struct skl_worker *w, const struct skl_block *block)
 {
-    struct skl_queue *mine = w->scratch.queue;
-    mine->rows += block->n;
-    if (atomic_load_explicit(&w->run->cancelled, memory_order_relaxed))
-        return; /* the rows of a call that was stopped may have no results, nor have those of a call without a value */
-    for (int r = 0; w->run->work->value && r < block->n; r++)
-        skl_sum_add(&mine->value, block->weight[r] * block->result[r].loss);
-    if (w->run->work->sink_grads)
-        skl_add_sinks(w->run, block);
+    w->scratch.queue->rows += block->n;
+    if (w->run->work->sink_grads && !atomic_load_explicit(&w->run->cancelled, memory_order_relaxed))
+        skl_add_sinks(w->run, block); /* the rows of a call that was stopped may have none */
 }
 
 static void do_waves(struct skl_worker *w)
@@ -321,9 +316,38 @@ static void do_waves(struct skl_worker *w)
             break;
         do_wave(w);
         for (int i = 0; w->rank == 0 && i < run->plan.blocks; i++) {
-            add_values(w, &run->blocks[i]);
+            count_rows(w, &run->blocks[i]);
             run->rows_done += run->blocks[i].n;
         }
+    }
+}
+
+/* Always inline, as everything that only prefetches (kernels/products.h). */
+static inline __attribute__((always_inline)) void ask_for_rows(const struct skl_operand *x, int64_t batch, int64_t head,
+                                                               int64_t first, int64_t n, int64_t dim)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const char *row = skl_operand_at(x, batch, head, first + i);
+        for (int64_t byte = 0; byte < dim * skl_size_of(x->dtype); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    }
+}
+
+/* The next group's first segment into L2, where it is short: it is over before the processor sees a pattern in it, and
+ * packing would wait for each line. */
+static inline __attribute__((always_inline)) void ask_for_group(const struct skl_run *run, int64_t group)
+{
+    enum { MOST = 1 << 13 }; /* numbers of a side */
+    const struct skl_work *w = run->work;
+    if (group >= run->plan.groups || !run->plan.one_panel || w->together > 1)
+        return;
+    struct skl_segment s = skl_segment_at(w, group * run->plan.group);
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *x = &w->side[side];
+        int64_t head = skl_head_of(x, s.head, x->member);
+        if (!x->dim || (s.rows + s.columns) * x->dim > MOST)
+            continue;
+        ask_for_rows(&x->a, s.batch, head, s.row % w->n, s.rows, x->dim);
+        ask_for_rows(&x->b, s.batch, head / x->group, s.column, s.columns, x->dim);
     }
 }
 
@@ -336,6 +360,7 @@ static void task_group(struct skl_worker *w, struct skl_block *block, int64_t pa
     if (plan->clears)
         skl_clear_outputs(w->run, part, plan->groups);
     skl_take_group(w->run, block, part);
+    ask_for_group(w->run, part + 1);
     for (;;) {
         int more = skl_next_rows(w->run, block);
         if (plan->own_columns)
@@ -343,7 +368,7 @@ static void task_group(struct skl_worker *w, struct skl_block *block, int64_t pa
         if (!more || atomic_load_explicit(&w->run->cancelled, memory_order_relaxed))
             break;
         do_wave(w);
-        add_values(w, block);
+        count_rows(w, block);
     }
     w->alone = NULL;
 }

@@ -289,10 +289,10 @@ void skl_gather_panel(const struct skl_worker *w, struct skl_block *block, int p
 void skl_scatter_chunk(const struct skl_worker *w, struct skl_block *block, int64_t chunk);
 
 /* results.c: states into results and the factors of dz, after the first and after the second sweep. */
-void skl_finish_panel(const struct skl_run *run, struct skl_block *block, int panel);
-void skl_finish_second(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_finish_panel(const struct skl_worker *w, struct skl_block *block, int panel);
+void skl_finish_second(const struct skl_worker *w, struct skl_block *block, int panel);
 /* Listed columns alone: results from the entries' scores. */
-void skl_finish_gathered(const struct skl_run *run, struct skl_block *block, int panel);
+void skl_finish_gathered(const struct skl_worker *w, struct skl_block *block, int panel);
 /* The row's upstream gradient in the reduced loss. */
 double skl_row_upstream(const struct skl_work *w, const struct skl_block *block, int row);
 void skl_load_saved(const struct skl_run *run, struct skl_block *block, int panel);

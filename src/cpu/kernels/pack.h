@@ -87,9 +87,14 @@ static void pack_block_row(int64_t dim, const float *line, int r, int rows, void
     float *to = block;
     for (int64_t d0 = 0; d0 < dim; d0 += NR) {
         float *part = to + (d0 / NR * rows + r) * NR;
-        int n = dim - d0 < NR ? (int)(dim - d0) : NR;
+        int n = dim - d0 < NR ? (int)(dim - d0) : 0; /* of a part that is not full */
+        UNROLLED for (int v = 0; v < NV && !n; v++)
+        {
+            vf x = vload(line + d0 + v * VL);
+            vstore(part + v * VL, vselect_lt(vabs(x), vset(INFINITY), x, vset(0.0f)));
+        }
         for (int d = 0; d < n; d++) part[d] = fabsf(line[d0 + d]) <= FLT_MAX ? line[d0 + d] : 0;
-        for (int d = n; d < NR; d++) part[d] = 0;
+        for (int d = n; n && d < NR; d++) part[d] = 0;
     }
 }
 
