@@ -73,14 +73,28 @@ def _own(args: Tuple) -> Tuple:
     return args if isinstance(args[0], Tensor) else args[1:]
 
 
+def _plain(t: Tensor) -> bool:
+    return type(t) is Tensor and t.is_contiguous() and t.device.type == "cpu"
+
+
+def _graph_ends() -> bool:
+    """Does the backward that is running give up its graph, and what was saved with it? Where torch does not say: no."""
+    keeps = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return keeps is not None and not keeps()
+
+
 def _scaled(grad: Tensor, g: Tensor) -> Tensor:
-    """grad * g. A short one piece by piece: torch's threads, once woken, look for more work for milliseconds, on the
-    processors that the threads of the next call want."""
-    plain = type(grad) is Tensor and grad.is_contiguous() and grad.device.type == "cpu"
-    if not plain or grad.numel() > _FEW or torch.compiler.is_compiling():
+    """grad * g, in the memory of grad where nobody will read that again: a fresh page costs more than what is written
+    to it, and a g of 1, as of loss.backward(), leaves nothing to do. A short one piece by piece: torch's threads, once
+    woken, look for more work for milliseconds, on the processors that the threads of the next call want."""
+    if torch.compiler.is_compiling() or not (_plain(grad) and _plain(g)):
         return grad * g
-    scaled = torch.empty_like(grad)
-    for piece, to in zip(grad.view(-1).split(_PIECE), scaled.view(-1).split(_PIECE)):
+    ours = _graph_ends()
+    scaled = grad.detach() if ours else torch.empty_like(grad)
+    if ours and g.item() == 1:
+        return scaled
+    size = _PIECE if grad.numel() <= _FEW else grad.numel()
+    for piece, to in zip(grad.view(-1).split(size), scaled.view(-1).split(size)):
         torch.mul(piece, g, out=to)
     return scaled
 

@@ -98,6 +98,26 @@ def test_retain_graph(reduction):
     assert torch.allclose(x["w_s"].grad, 2 * first)
 
 
+@pytest.mark.parametrize("scale", [1, 0.5, -3])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("size", [8, 1500])  # gradients of less and of more than 2^20 numbers
+def test_gradients_are_given_away_only_once(scale, kept, size):
+    """Where the graph ends, what the forward made is the gradient itself; where it stays, the next one needs it again."""
+    x = operands(n=6, v=size, d=768)
+    x["w_s"].requires_grad_()
+    loss = streamkl.linear_kl(**x)
+    made = loss.grad_fn.saved_tensors[0]
+    expected, place = made * scale, made.data_ptr()
+    (scale * loss).backward(retain_graph=kept)
+    grad = x["w_s"].grad
+    assert torch.equal(grad, expected) and not grad._is_view() and not grad.requires_grad
+    assert (grad.data_ptr() == place) == (not kept)
+    if kept:
+        grad.zero_()  # is not what was saved
+        (scale * loss).backward()
+        assert torch.equal(grad, expected)
+
+
 def test_loss_scaling_does_not_underflow():
     """f16 gradients around 1e-9 would all be zero before the scale: here none is lost."""
     x = operands(torch.float16, n=4096, v=64)
