@@ -282,8 +282,7 @@ static int any_grad(const struct skl_work_side *s)
 void skl_fill_saved(const struct skl_outputs *o, struct skl_work *w)
 {
     int index = w->side[w->student].scorer == SKL_INDEX;
-#define SKL_ROW_RESULT(name, dtype, needs, value) \
-    w->result[SKL_ROW_##name] = rows_of(index, &o->name), w->asks_rows |= o->name.data != NULL;
+#define SKL_ROW_RESULT(name, dtype, needs, value) w->result[SKL_ROW_##name] = rows_of(index, &o->name);
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 }

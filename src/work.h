@@ -159,7 +159,6 @@ struct skl_work {
     struct skl_work_topk topk;
     double temperature;
     struct skl_rows result[SKL_ROW_RESULTS]; /* outputs, or saved inputs of a backward */
-    int asks_rows;                           /* is any of them there? */
     struct skl_work_side side[2];            /* P, Q */
     double weight_sum; /* number of rows when no weight is given; 0 when the weights are on a device: not known here */
     double *value;     /* in device memory when the tensors are */

@@ -33,6 +33,22 @@ static void threads(void)
     }
 }
 
+/* The value is the same whether results of rows are asked for or not; with the values alone, LSEs are found by sweeps of
+ * their own. */
+static void value_alone(void)
+{
+    struct kit_case c = mixture(3, 0);
+    struct kit_fixture f;
+    test_build(&f, &c);
+    struct skl_outputs rows = kit_outputs(&f, 1, 0), alone = skl_no_outputs();
+    double value = NAN;
+    alone.value = &value;
+    CHECK_STATUS(skl_value(&f.p, &rows), SKL_OK);
+    CHECK_STATUS(skl_value(&f.p, &alone), SKL_OK);
+    CHECK(value == f.value && value > 0, "value %g alone, %g with results of rows", value, f.value);
+    kit_destroy(&f);
+}
+
 /* A single head by a map is plain attention: equal operands give exact zeros. */
 static void zeros(void)
 {
@@ -132,6 +148,7 @@ int main(void)
     test_all_ways(&wide);
     kept_heads();
     threads();
+    value_alone();
     zeros();
     nan_stays();
     border();

@@ -310,6 +310,7 @@ static void choose_details(enum skl_call call, const struct skl_work *w, struct 
         *want |= labels && student && w->labels.smoothing > 0 ? SKL_WANT_SUM : 0;
     }
     for (int i = 0; value && i < SKL_OTHERS; i++) plan->others |= (w->result[SKL_ROW_reverse + i].data != NULL) << i;
+    for (int i = 0; i < SKL_ROW_RESULTS; i++) plan->puts_rows |= w->result[i].data != NULL;
     int ranks = (plan->details[0] | plan->details[1]) & SKL_WANT_RANK;
     plan->second_sweep = (value && skl_sweeps(w->form) == 2) || plan->others || ranks;
 }

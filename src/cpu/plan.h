@@ -65,6 +65,7 @@ struct skl_plan {
     int64_t tasks, chunks;   /* tasks of a phase aimed at, by tile of a block, else of all; most chunks of a block */
     int64_t states;          /* that a row has at most: one of each chunk, and behind these that of the sink */
     int details[2];          /* bits of enum skl_want, of P and Q */
+    int puts_rows;           /* some result of each row is asked for */
     int others;              /* bits of enum skl_other: divergences of which a second sweep sums the value alone */
     int gather;              /* listed columns alone: dot products with them, and no sweep */
     int64_t picks;           /* skl_topk: columns of a list, no more than there are; 0: no lists */

@@ -133,7 +133,7 @@ static void put_rows(const struct skl_worker *w, struct skl_block *block, int pa
     const struct skl_work *work = w->run->work;
     int nr = w->run->plan.kernels->nr;
     for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
-        if (work->asks_rows)
+        if (w->run->plan.puts_rows)
             skl_put_row(work, block->at[i], &block->result[i]);
         if (work->value)
             skl_sum_add(&w->scratch.queue->value, block->weight[i] * block->result[i].loss);
