@@ -7,7 +7,8 @@ import pytest
 
 from streamkl.bench.onednn import limit_onednn
 
-# Before torch is imported. Child processes inherit it, the workers of xdist too, which need not try again.
+# Before torch is imported. Child processes inherit both, the workers of xdist too, which need not try again.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads of torch that wait would take others' processors
 limited = "" if "PYTEST_XDIST_WORKER" in os.environ else limit_onednn()
 
 import torch  # noqa: E402
