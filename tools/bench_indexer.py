@@ -19,6 +19,8 @@ import torch
 
 import streamkl
 
+if len(sys.argv) not in (2, 3):
+    sys.exit("\n".join(__doc__.splitlines()[:3]))
 program, n = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 4096
 H, D, HI, DI = 16, 128, 4, 64
 
