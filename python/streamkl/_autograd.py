@@ -74,7 +74,9 @@ def _own(args: Tuple) -> Tuple:
 
 
 def _plain(t: Tensor) -> bool:
-    return type(t) is Tensor and t.is_contiguous() and t.device.type == "cpu"
+    kinds = torch._C._functorch  # torch.func's tensors, and several upstream gradients in one: no item(), and no out=
+    wrapped = kinds.is_functorch_wrapped_tensor(t) or kinds.is_legacy_batchedtensor(t)
+    return type(t) is Tensor and not wrapped and t.is_contiguous() and t.device.type == "cpu"
 
 
 def _graph_ends() -> bool:

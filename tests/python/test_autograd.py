@@ -118,6 +118,16 @@ def test_gradients_are_given_away_only_once(scale, kept, size):
         assert torch.equal(grad, expected)
 
 
+def test_several_upstream_gradients_at_once():
+    """As torch.autograd.functional's vectorize=True has them."""
+    x = operands()
+    x["w_s"].requires_grad_()
+    loss = streamkl.linear_kl(**x)
+    (one,) = torch.autograd.grad(loss, x["w_s"], retain_graph=True)
+    (two,) = torch.autograd.grad(loss, x["w_s"], torch.tensor([1.0, -2.0]), is_grads_batched=True)
+    assert torch.equal(two, torch.stack([one, -2 * one]))
+
+
 def test_loss_scaling_does_not_underflow():
     """f16 gradients around 1e-9 would all be zero before the scale: here none is lost."""
     x = operands(torch.float16, n=4096, v=64)
