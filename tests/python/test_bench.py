@@ -234,8 +234,8 @@ def test_a_promise_of_bf16_is_one_of_its_unit(monkeypatch, used, least):
 def test_bars_of_labels():
     """Every promise has a line; times of a small case only show that the ways run."""
     from streamkl.bench import labels
-    from streamkl.bench.labels import FLCE
     from streamkl.bench.case import Case
+    from streamkl.bench.labels import FLCE
 
     small = Case(False, 16, 8, 96)
     took = labels.seconds(small, rounds=1)
