@@ -33,7 +33,7 @@ demo:
 
 # ---------------------------------------------------------------------------------------------- tests ---
 
-# What must pass, in at most twelve minutes on two idle cores (CONTRIBUTING.md, where a test goes). The tests' tree has the
+# What must pass, in twelve minutes on two idle cores: that is the aim, CONTRIBUTING.md has the time. The tests' tree has the
 # CUDA kernels' PTX, which the emulator executes, and little machine code: for all kernels and architectures it takes nvcc
 # four minutes, which `make` and `make test-long` spend. The Python package is installed meanwhile, and before the tests:
 # triton, which torch brings along, has the disassembler that one CUDA test needs.

@@ -113,13 +113,19 @@ def whole(name: str, value: Any, rule: str) -> int:
     return number
 
 
-def columns(name: str, value: object) -> int:
+def number_of(name: str, value: object, what: str, none: str, below: int = 2**63) -> int:
+    """1 or more of something; None, which means what 'none' says, is 0."""
     if value is None:
         return 0
-    number = whole(name, value, "it must be a number of columns (None: all)")
-    if number < 1:
-        raise bad(name, value, "it must be at least 1 (None: all)")
+    number = whole(name, value, f"it must be a number of {what} (None: {none})")
+    if not 1 <= number < below:
+        rule = "at least 1" if number < 1 else f"below 2^{below.bit_length() - 1}"
+        raise bad(name, value, f"it must be {rule} (None: {none})")
     return number
+
+
+def columns(name: str, value: object) -> int:
+    return number_of(name, value, "columns", "all")
 
 
 def window(name: str, value: Any) -> Tuple[int, int]:
@@ -135,12 +141,7 @@ def window(name: str, value: Any) -> Tuple[int, int]:
 
 
 def heads(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = whole(name, value, "it must be a number of heads (None: one)")
-    if not 1 <= number < 2**31:
-        raise bad(name, value, "it must be at least 1")
-    return number
+    return number_of(name, value, "heads", "one", 2**31)
 
 
 def unless(name: str, value: object) -> Tuple[bool]:
@@ -198,18 +199,8 @@ def threads(name: str, value: object) -> int:
 
 
 def block(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = whole(name, value, "it must be a number of keys (None: the lists have single keys)")
-    if not 1 <= number < 2**31:
-        raise bad(name, value, "it must be at least 1 (None: the lists have single keys)")
-    return number
+    return number_of(name, value, "keys", "the lists have single keys", 2**31)
 
 
 def memory(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    number = whole(name, value, "it must be a number of bytes (None: the default)")
-    if number < 1:
-        raise bad(name, value, "it must be at least 1 (None: the default)")
-    return number
+    return number_of(name, value, "bytes", "the default")
