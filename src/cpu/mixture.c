@@ -162,7 +162,7 @@ static int finds_lses(const struct skl_work *w, const struct skl_plan *plan)
 
 /* The sweep of one member: its head in the student's place, and no teacher. It writes m and l of the rows, which keep
  * their ranges and weights. */
-static struct skl_work member_work(const struct skl_work *w, int64_t member)
+static struct skl_work member_work(const struct skl_work *w, int64_t member, float *m, float *l)
 {
     struct skl_work of = *w;
     const struct skl_work_side *t = &w->side[!w->student];
@@ -172,8 +172,8 @@ static struct skl_work member_work(const struct skl_work *w, int64_t member)
     of.form = SKL_FORM_NONE, of.student = 1, of.grads = of.sink_grads = 0, of.value = NULL, of.raw = 0;
     of.sinks = t->sink.data != NULL;
     for (int k = 0; k < SKL_ROW_RESULTS; k++) of.result[k] = (struct skl_rows){NULL, {0, 0, 0}};
-    rows.data = (char *)(t->head_m + member * w->rows), of.result[SKL_ROW_m_s] = rows;
-    rows.data = (char *)(t->head_l + member * w->rows), of.result[SKL_ROW_l_s] = rows;
+    rows.data = (char *)m, of.result[SKL_ROW_m_s] = rows;
+    rows.data = (char *)l, of.result[SKL_ROW_l_s] = rows;
     return of;
 }
 
@@ -198,7 +198,8 @@ enum skl_status skl_plan_call(enum skl_call call, const struct skl_work *work, s
     }
     enum skl_status status = take_from_limit(&w, lses);
     if (!status && lses) {
-        struct skl_work of = member_work(&w, 0);
+        float somewhere; /* a plan only asks whether m and l are wanted */
+        struct skl_work of = member_work(&w, 0, &somewhere, &somewhere);
         struct skl_plan first;
         status = skl_make_plan(SKL_CALL_VALUE, &of, &first);
         most = status ? 0 : first.bytes;
@@ -235,7 +236,7 @@ static enum skl_status find_lses(const struct skl_run *run, const struct skl_wor
     const struct skl_work_side *t = &w->side[!w->student];
     enum skl_status status = SKL_OK;
     for (int64_t k = 0; !status && k < t->members; k++) {
-        struct skl_work of = member_work(w, k);
+        struct skl_work of = member_work(w, k, t->head_m + k * w->rows, t->head_l + k * w->rows);
         struct part part;
         struct skl_run one = {.work = &of, .caller_mode = run->caller_mode};
         watch(&of, &part, 0.5 * (double)k / (double)t->members, 0.5 / (double)t->members);
