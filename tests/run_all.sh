@@ -5,6 +5,8 @@
 # processor under emulation. `make test` calls this after the tests of the ordinary build.
 #
 # usage: tests/run_all.sh [VARIANT...]     all variants, or: cuda browser sanitize thread valgrind clang serial aarch64
+#                                          (serial is a part of sanitize, unless the run is long)
+#        tests/run_all.sh install          nothing but the tools that they need and that can be installed
 #
 # BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
 # STREAMKL_TEST_LONG=1         every C test in every variant; otherwise each builds and runs what finds its kind of mistake
@@ -12,7 +14,8 @@
 
 set -u
 cd "$(dirname "$0")/.." || exit 1
-BUILD=${BUILD:-$PWD/build}
+. tests/tools.sh
+export BUILD="${BUILD:-$PWD/build}"
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 LONG=${STREAMKL_TEST_LONG:-0}
 unset STREAMKL_TEST_LONG # it means more to the tests of the ordinary build
@@ -25,16 +28,6 @@ note() {
     summary="$summary
 $(printf '%-10s %s' "$1" "$2")"
     printf '== %-10s %s\n' "$1" "$2"
-}
-
-# have PROGRAM PACKAGE: is it here, or can it be installed?
-have() {
-    command -v "$1" >/dev/null 2>&1 && return 0
-    [ "${STREAMKL_TEST_NO_INSTALL:-0}" = 1 ] && return 1
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
-    echo "installing $2"
-    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q "$2" >/dev/null 2>&1
-    command -v "$1" >/dev/null 2>&1
 }
 
 # configure NAME OPTION...: a build of its own, and without CUDA: its kernels take minutes and are the same in each.
@@ -66,6 +59,7 @@ variant() {
     printf '== %s\n' "$1"
     why=
     targets=
+    also=
     at_once=
     "$2"
     code=$?
@@ -82,12 +76,13 @@ variant() {
 
 # only NAME "SUBJECT..." OPTION...: builds and runs these tests alone, without the stand-ins of other units; with
 # `make test` without AVX-512's kernels too, which a sanitizer's compiler takes half its time over
+# also: what else is built
 only() {
     name=$1
     avx512=OFF
     [ "$LONG" = 1 ] && avx512=ON
     # shellcheck disable=SC2086 # words
-    targets=$(printf 'test_%s ' $2)
+    targets="$(printf 'test_%s ' $2)$also"
     # shellcheck disable=SC2086
     regex=$(printf '|%s' $2)
     shift 2
@@ -95,15 +90,24 @@ only() {
 }
 
 # A test of every subject that has code of its own in src/. Without the stand-ins: in the ordinary build, too, the operands
-# that they are given lie between pages that cannot be read (tests/test.c).
+# that they are given lie between pages that cannot be read (tests/test.c). Where clang has its fuzzer, one build serves
+# three purposes: sanitizers, the fuzzer's bounded run, and a library without threads (which have a variant of their own).
 sanitize() {
     if [ "$LONG" = 1 ]; then
         configure sanitize -DSTREAMKL_STAND_INS=ON -DSTREAMKL_AVX512=ON -DSTREAMKL_SANITIZE=address,undefined &&
             programs sanitize && (STREAMKL_TEST_QUICK=0 && programs sanitize -R '^test_(packed|keys)$')
         return
     fi
-    only sanitize 'vmath half engine divergences labels listed topk mixture sinks indexer pooled packed keys exact short
-        errors isa device plan launches' -DSTREAMKL_SANITIZE=address,undefined
+    some='vmath half engine divergences labels listed topk mixture sinks indexer pooled packed keys exact short errors isa
+        device plan launches'
+    if have_fuzzer; then
+        some="$some threads"
+        also='fuzz_arguments fuzz_problems'
+        set -- -DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-fsanitize=fuzzer-no-link -DSTREAMKL_FUZZ=ON \
+            -DSTREAMKL_THREADS=OFF -DSTREAMKL_WERROR=ON
+    fi
+    only sanitize "$some" "$@" -DSTREAMKL_SANITIZE=address,undefined || return
+    [ -z "$also" ] || TREE=$BUILD/variants/sanitize tests/fuzz/fuzz.sh bounded
 }
 
 thread() {
@@ -126,13 +130,11 @@ valgrind_some() {
 
 with_clang() {
     have clang clang || { why="clang is not here and cannot be installed"; return 77; }
-    # All of it is compiled, for the warnings.
-    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON || return 1
+    set -- -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON
     if [ "$LONG" = 1 ]; then
-        programs clang
-    else
-        programs clang -R '^test_(vmath|half|float_mode|engine|divergences|labels|listed|exact|isa|tiles|split)(_[a-z0-9]+_emulated)?$' \
-            -E '(labels|tiles|split)_[a-z0-9]+_emulated'
+        configure clang "$@" && programs clang
+    else # its sanitizers have compiled the rest, with the same warnings
+        only clang 'vmath half float_mode engine divergences labels listed exact isa' "$@"
     fi
 }
 
@@ -167,8 +169,22 @@ browser() {
     return 77
 }
 
+# While something else computes: packages come from elsewhere.
+install_all() {
+    have valgrind valgrind
+    have_fuzzer
+    have aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    have qemu-aarch64 qemu-user
+    have chromium chromium
+    return 0
+}
+
 mkdir -p "$BUILD/variants"
-[ $# -gt 0 ] || set -- cuda browser sanitize thread valgrind clang serial aarch64
+[ "${1:-}" = install ] && install_all && exit
+if [ $# = 0 ]; then
+    set -- cuda browser sanitize thread valgrind clang aarch64
+    [ "$LONG" = 0 ] || set -- "$@" serial
+fi
 for wanted in "$@"; do
     case $wanted in
     cuda | browser | sanitize | thread | serial | aarch64) variant "$wanted" "$wanted" ;;

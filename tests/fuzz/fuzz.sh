@@ -8,28 +8,15 @@
 #
 # BUILD=dir   the ordinary build (default: build); this one goes into dir/variants/fuzz, what was found into dir/fuzz:
 #             corpora, and crash-* with the bytes of a failure. Run the target with such a file to repeat it.
+# TREE=dir    a tree in which the targets are built already
 
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/tools.sh
 BUILD=${BUILD:-$PWD/build}
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
-tree=$BUILD/variants/fuzz
+tree=${TREE:-$BUILD/variants/fuzz}
 found=$BUILD/fuzz
-
-# Is clang here with its fuzzer, or can it be installed?
-have_fuzzer() {
-    echo 'int LLVMFuzzerTestOneInput(const char *x, unsigned long n) { return x && n > 9; }' |
-        clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null
-}
-
-install_fuzzer() {
-    [ "${STREAMKL_TEST_NO_INSTALL:-0}" = 1 ] && return
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return
-    echo "installing clang and its run-time library"
-    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q clang >/dev/null 2>&1
-    version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
-    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q "libclang-rt-$version-dev" >/dev/null 2>&1
-}
 
 build() {
     generator=
@@ -70,12 +57,11 @@ bounded() {
     done
 }
 
-have_fuzzer || install_fuzzer
 have_fuzzer || { echo "skipped: no clang with libFuzzer, and it cannot be installed"; exit 77; }
 mkdir -p "$found"
 avx512=ON # half of what there is to compile: not for the bounded run
 [ "${1:-}" = bounded ] && avx512=OFF
-build || exit 1
+[ -n "${TREE:-}" ] || build || exit 1
 case ${1:-} in
 bounded) bounded ;;
 arguments | problems) target=$1 && shift && run "$target" -max_len=200 "$found/$target" "$@" ;;
