@@ -14,6 +14,7 @@
 
 set -u
 cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=tests/tools.sh disable=SC1091
 . tests/tools.sh
 export BUILD="${BUILD:-$PWD/build}"
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
@@ -114,6 +115,7 @@ thread() {
     some='threads team unload'
     [ "$LONG" = 1 ] && some="$some float_mode blas engine options laws"
     at_once=$((2 * JOBS)) # they wait for threads more than they compute
+    export TSAN_OPTIONS=atexit_sleep_ms=20 # by default each child of test_team sleeps for a second when it ends
     only thread "$some" -DSTREAMKL_SANITIZE=thread || return
     [ "$LONG" = 0 ] || (STREAMKL_TEST_QUICK=0 && programs thread -R '^test_threads$')
 }
@@ -181,9 +183,15 @@ install_all() {
 
 mkdir -p "$BUILD/variants"
 [ "${1:-}" = install ] && install_all && exit
-if [ $# = 0 ]; then
-    set -- cuda browser sanitize thread valgrind clang aarch64
-    [ "$LONG" = 0 ] || set -- "$@" serial
+# With `make test` the threads' variant runs beside the others, since it leaves half of the processors' time: its tests
+# wait for threads that do not come.
+beside=
+if [ $# = 0 ] && [ "$LONG" = 1 ]; then
+    set -- cuda browser sanitize thread valgrind clang serial aarch64
+elif [ $# = 0 ]; then
+    tests/run_all.sh thread >"$BUILD/variants/thread.out" 2>&1 &
+    beside=$!
+    set -- cuda browser sanitize valgrind clang aarch64
 fi
 for wanted in "$@"; do
     case $wanted in
@@ -193,5 +201,11 @@ for wanted in "$@"; do
     *) echo "unknown variant $wanted" && exit 2 ;;
     esac
 done
+if [ -n "$beside" ]; then
+    wait "$beside" || failures=$((failures + 1))
+    sed '/^variants:/,$d' "$BUILD/variants/thread.out"
+    summary="$summary
+$(tail -1 "$BUILD/variants/thread.out")"
+fi
 printf '\nvariants:%s\n' "$summary"
 [ $failures = 0 ]

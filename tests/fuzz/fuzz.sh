@@ -12,6 +12,7 @@
 
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/tools.sh disable=SC1091
 . tests/tools.sh
 BUILD=${BUILD:-$PWD/build}
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
