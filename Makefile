@@ -43,8 +43,8 @@ test:
 	@BUILD=$(abspath $(BUILD))/test tests/run_all.sh
 	@$(PYTEST)
 
-# Machine code, for one architecture, of the units that compile quickly and of attention's kernels of one type and width.
-TEST_MACHINE_CODE := [a-z]+_kernels|[a-z]+_any|(sweep_narrow|grad_pair|grad_atomic)_bf16_64
+# Machine code, for one architecture, of attention's kernels of one type and width, and of what goes before and after them.
+TEST_MACHINE_CODE := row_kernels|(sweep_narrow|grad_pair|grad_atomic)_bf16_64
 test-tree:
 	@test -f $(BUILD)/test/CMakeCache.txt || { $(CONFIGURE) -B $(BUILD)/test --no-warn-unused-cli \
 		-DSTREAMKL_CUDA_ARCHITECTURES=80 '-DSTREAMKL_CUDA_MACHINE_CODE=$(TEST_MACHINE_CODE)'; }
