@@ -13,8 +13,8 @@ static double f16_value(uint16_t bits)
     int exponent = (bits >> 10) & 31;
     double fraction = bits & 1023;
     double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                       : exponent == 0 ? ldexp(fraction, -24)
-                                       : ldexp(1024 + fraction, exponent - 25);
+                       : exponent == 0 ? fraction * 0x1p-24
+                                       : (1024 + fraction) * (double)(1 << exponent) * 0x1p-25;
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 

@@ -181,11 +181,16 @@ void kit_fill(const struct skl_tensor *t, double value)
 
 int kit_take(struct kit_tensor *t, double *values)
 {
-    int64_t n = kit_count(&t->t);
+    int64_t n = kit_count(&t->t), row = t->t.shape[t->t.ndim - 1], step = t->t.stride[t->t.ndim - 1];
     size_t element = kit_element_size(t->t.dtype);
-    for (int64_t i = 0; i < n; i++) values[i] = kit_get(&t->t, i);
-    for (int64_t i = 0; i < n; i++)
-        memset((char *)t->t.data + kit_offset(&t->t, i) * (int64_t)element, KIT_CANARY, element);
+    for (int64_t i = 0; i < n; i += row) kit_get_row(&t->t, i, row, values + i); /* all, since strides may be 0 */
+    for (int64_t i = 0; i < n; i += row) {
+        char *first = (char *)t->t.data + kit_offset(&t->t, i) * (int64_t)element;
+        if (step == 1)
+            memset(first, KIT_CANARY, (size_t)row * element);
+        for (int64_t j = 0; step != 1 && j < row; j++)
+            memset(first + j * step * (int64_t)element, KIT_CANARY, element);
+    }
     return kit_is_canary(&t->memory);
 }
 
