@@ -6,7 +6,9 @@ VENV ?= .venv
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 GENERATOR := $(if $(shell command -v ninja 2>/dev/null),-G Ninja)
-# Not compiled to bytecode, which takes a minute for torch and what comes with it: Python does that for what is imported.
+# Not compiled to bytecode, which takes a minute for torch and what comes with it: Python does that for what is imported, and
+# is to keep it, whatever the caller's environment says. Without it an import of torch takes twice as long, each time.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile
 # The tests of a file share what they set up, so a file goes to one process (tests/python/conftest.py).
 PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile
