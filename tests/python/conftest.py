@@ -46,12 +46,17 @@ def seed():
 
 @pytest.fixture
 def child():
-    """Runs a program in a new Python and returns what it printed."""
+    """Runs a program in a new Python, or in a warm one (warm.py), and returns what it printed."""
 
-    def run(program, *args, timeout=400, check=True):  # far more than any takes on idle cores
-        done = subprocess.run(
-            [sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=timeout
-        )
+    def run(program, *args, timeout=400, check=True, in_warm=False):  # far more than any takes on idle cores
+        if in_warm:
+            import warm
+
+            done = warm.run(program, *args, timeout=timeout)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=timeout
+            )
         assert not check or done.returncode == 0, done.stderr[-3000:]
         return done.stdout if check else done
 
@@ -66,3 +71,8 @@ def ranks(tmp_path_factory):
     started = Ranks(4, tmp_path_factory.mktemp("ranks"))
     yield started
     started.end()
+
+
+def pytest_sessionfinish():
+    if "warm" in sys.modules:
+        sys.modules["warm"].end()

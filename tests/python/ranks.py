@@ -2,13 +2,14 @@
 """Processes of one gloo group for the tests: started once, then given one function after the other."""
 
 import datetime
-import multiprocessing
 import os
 import traceback
 
+import warm
+
 SIZES = (1, 2, 3, 4)
 # Seconds that the start of the processes and a test's function may take: far more than either does, also on cores that
-# others use, where four processes that import torch at once have taken minutes.
+# others use.
 PATIENCE = 600
 
 
@@ -47,7 +48,7 @@ def _serve(rank, size, store, timeout, inbox):
 
 class Ranks:
     def __init__(self, size, folder, timeout=None):
-        context = multiprocessing.get_context("spawn")
+        context = warm.context()
         self.pipes, self.processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()

@@ -72,4 +72,4 @@ if __name__ == "__main__":
 
 
 def test_ranks_agree(child, tmp_path):
-    assert child(RANKS, tmp_path / "store").count("agreed") == 2  # the two may print into one line
+    assert child(RANKS, tmp_path / "store", in_warm=True).count("agreed") == 2  # the two may print into one line

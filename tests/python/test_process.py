@@ -81,7 +81,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), streamkl.linear_kl(*x)
 
 
 def test_fork_after_use(child):
-    assert child(FORK, timeout=60).split() == ["0", "True"]
+    assert child(FORK, timeout=60, in_warm=True).split() == ["0", "True"]
 
 
 INTERRUPT = """
@@ -106,7 +106,7 @@ print(torch.isfinite(streamkl.linear_kl(*small)).item(), (small[0] @ small[1].T)
 
 @pytest.mark.parametrize("what", ("mean", pytest.param("no grad", marks=pytest.mark.long), "none"))
 def test_keyboard_interrupt(child, what):
-    word, seconds, *usable = child(INTERRUPT, what).split()
+    word, seconds, *usable = child(INTERRUPT, what, in_warm=True).split()
     assert word == "interrupted" and usable == ["True", "True"]
     assert 0.4 < float(seconds) < 5
 
@@ -140,7 +140,7 @@ print(after - before - own // 1024)
 )
 def test_memory_is_flat_in_rows(child, use, reduction):
     """Beyond the gradients, 16 times the rows take no more. Both logits of the larger would be 0.5 GB."""
-    few, many = (int(child(MEMORY, n, reduction, use)) for n in (2048, 32768))
+    few, many = (int(child(MEMORY, n, reduction, use, in_warm=True)) for n in (2048, 32768))
     assert many < few + 8 * 1024 and many < 64 * 1024, (few, many)
 
 
