@@ -7,12 +7,10 @@ import pytest
 
 from streamkl.bench.onednn import limit_onednn
 
-# Before torch is imported. Child processes inherit both, the workers of xdist too, which need not try again.
+# Before torch is imported, which the process that only hands out tests to workers of xdist need not do at all. Child
+# processes inherit both, these workers too, which need not try again.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads of torch that wait would take others' processors
 limited = "" if "PYTEST_XDIST_WORKER" in os.environ else limit_onednn()
-
-import torch  # noqa: E402
-
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
@@ -40,6 +38,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(autouse=True)
 def seed():
+    import torch
+
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
 
