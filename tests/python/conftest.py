@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import collections
 import os
 import subprocess
 import sys
@@ -23,10 +24,28 @@ def pytest_terminal_summary(terminalreporter):
 THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 
+# The files that take longest, those that take most first: what is begun last shall be short, or one worker waits for it.
+LONGEST = "distributed_ compile bench compare_run documents topk trl process hf_head hf_capture".split()
+
+
+@pytest.hookimpl(trylast=True)  # of those that were chosen
+def pytest_collection_modifyitems(items):
+    count = collections.Counter(item.path.name for item in items)
+
+    def order(item):
+        name = item.path.name
+        place = next((i for i, long in enumerate(LONGEST) if name.startswith(f"test_{long}")), len(LONGEST))
+        return place, -count[name], name
+
+    items.sort(key=order)
+
+
 @pytest.hookimpl(optionalhook=True)  # there is none without xdist
 def pytest_xdist_make_scheduler(config, log):
     """A file goes to one worker: its tests share what they set up. So do all of test_distributed_*.py: four processes."""
     from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # the order is that of the items
 
     class OneSetOfRanks(LoadFileScheduling):
         def _split_scope(self, nodeid):
