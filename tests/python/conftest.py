@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import atexit
 import collections
+import gc
 import os
 import subprocess
 import sys
@@ -38,6 +40,17 @@ def pytest_collection_modifyitems(items):
         return place, -count[name], name
 
     items.sort(key=order)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection():
+    """Keeps Python from looking for garbage among what the tests' files import: a million objects of torch and
+    transformers, which take a second to visit, now and then and five times at the end of each worker."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # or libraries that count their objects at the very end say that they leak
 
 
 @pytest.hookimpl(optionalhook=True)  # there is none without xdist
