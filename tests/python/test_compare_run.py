@@ -460,15 +460,7 @@ def test_names_are_told_apart(root, tmp_path):
     assert {p["verdict"] for p in found.data["pairs"]} == {"cannot tell"}
 
 
-def test_import_is_lazy(child):
-    out = child(
-        "import sys, streamkl; print([m for m in ('torch', 'transformers') if m in sys.modules], streamkl.__all__)"
-    )
-    assert out.startswith("[] ") and "'compare'" in out and "'DriftMetric'" in out
-    out = child(
-        "import streamkl; print(callable(streamkl.compare)); import streamkl.compare as c; print(c is streamkl.compare)"
-    )
-    assert out.split() == ["True", "True"]
+def test_the_module_is_the_function():
     assert running.compare is streamkl.compare.compare
 
 

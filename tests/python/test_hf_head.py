@@ -161,17 +161,6 @@ def test_prompt_tuning():
 # ---- what is handed over
 
 
-def test_no_import_of_its_own(child):
-    """streamkl.hf is there after 'import streamkl', and neither imports what is not needed yet."""
-    program = """
-import sys, streamkl
-assert "torch" not in sys.modules and "hf" in dir(streamkl)
-streamkl.hf.head
-print([name for name in ("transformers", "safetensors", "peft") if name in sys.modules])
-"""
-    assert child(program).strip() == "[]"
-
-
 @pytest.mark.parametrize("thing", ("tokenizer", 3, None, torch.nn.Linear(2, 2), torch.nn.Linear))
 @pytest.mark.parametrize("call", (hf.head, lambda m: hf.hidden_states(m, {})))
 def test_no_model(thing, call):

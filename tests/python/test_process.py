@@ -160,8 +160,22 @@ except ImportError as error:
     assert out.startswith("0.0 0.") and "needs torch" in out
 
 
-def test_torch_is_imported_late(child):
-    assert child("import sys, streamkl, streamkl.numpy; print('torch' in sys.modules)").strip() == "False"
+LATE = """
+import sys, streamkl, streamkl.numpy, streamkl.trl
+there = lambda *names: [name for name in names if name in sys.modules]
+streamkl.trl.patch
+assert "hf" in dir(streamkl) and {"compare", "DriftMetric"} <= {*streamkl.__all__}
+print(there("torch", "transformers", "safetensors", "peft", "trl"))
+streamkl.hf.head
+print(there("transformers", "safetensors", "peft", "trl"))
+import streamkl.compare as compare
+print(callable(compare) and compare is streamkl.compare)
+"""
+
+
+def test_imports_are_late(child):
+    """streamkl, and what is there after 'import streamkl', import what is needed when it is needed; in one new Python."""
+    assert child(LATE).split() == ["[]", "[]", "True"]
 
 
 def test_no_openmp(child):

@@ -200,10 +200,3 @@ def test_other_insides_are_refused():
 
     with pytest.raises(ImportError, match="cannot use trl = .*: it has no trl.trainer.distillation_trainer.nothing"):
         inside("trl.trainer.distillation_trainer", "nothing")
-
-
-def test_import_brings_no_trl(child):
-    program = (
-        "import sys, streamkl, streamkl.trl; streamkl.trl.patch; print('trl' in sys.modules, 'torch' in sys.modules)"
-    )
-    assert child(program).split() == ["False", "False"]
