@@ -104,10 +104,12 @@ def test_facts_of_this_process(monkeypatch):
         assert any("omp" in name for name in facts["openmp"])  # torch's own
 
 
-def test_command_line():
+def test_command_line(capsys):
+    """As a program, and for programs."""
     run = [sys.executable, "-m", "streamkl", "doctor"]
     shown = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    made = json.loads(subprocess.run([*run, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert doctor.run(["--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
     assert made["schema"] == 1 and set(HEALTHY) | {"schema", "advice"} == set(made)
     for words in (streamkl.__version__, made["instruction_set"]["used"], torch.__version__, "OpenMP runtimes"):
         assert words in shown
