@@ -27,7 +27,7 @@ THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 
 # The files that take longest, those that take most first: what is begun last shall be short, or one worker waits for it.
-LONGEST = "distributed_ compile bench compare_run documents topk trl process hf_head hf_capture".split()
+LONGEST = "distributed_ compile. bench documents topk trl hf_head hf_capture onednn".split()
 
 
 @pytest.hookimpl(trylast=True)  # of those that were chosen
@@ -55,17 +55,19 @@ def pytest_collection():
 
 @pytest.hookimpl(optionalhook=True)  # there is none without xdist
 def pytest_xdist_make_scheduler(config, log):
-    """A file goes to one worker: its tests share what they set up. So do all of test_distributed_*.py: four processes."""
+    """A file goes to one worker: its tests share what they set up. So do all of test_distributed_*.py, four processes, and
+    those that take many processes of the same server (warm.py)."""
     from xdist.scheduler import LoadFileScheduling
 
     config.option.loadscopereorder = False  # the order is that of the items
 
-    class OneSetOfRanks(LoadFileScheduling):
+    class OneServer(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "ranks" if "test_distributed_" in file else file
+            together = ("distributed_", "bench.", "process.", "compare_metric.", "compare_run.")
+            return "one server" if os.path.basename(file).startswith(tuple(f"test_{t}" for t in together)) else file
 
-    return OneSetOfRanks(config, log)
+    return OneServer(config, log)
 
 
 @pytest.fixture(autouse=True)
