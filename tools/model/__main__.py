@@ -101,7 +101,7 @@ def make_job(
     )
     if misread or len(text) != len(decoded):
         sys.exit(f"tools.model: raw.py misreads {code.name} at {misread}: has the encoding changed?")
-    path = flow.main_loop(decoded, entry.trips, entry.counts.get("LDGSTS", (None,))[0], entry.nested, entry.writes)
+    path = entry.path(decoded)
     if not path:
         return None
     turn = [decoded[i] for i in path]

@@ -91,6 +91,11 @@ class Graph:
             latches.setdefault(head, []).append(tail)
         return [Loop(head, tails, self._body(head, tails)) for head, tails in latches.items()]
 
+    def whole(self) -> Loop:
+        """The kernel as a loop: a block that has ended is followed by the next."""
+        ends = [b for b in self.order if self.code[self.blocks[b].last].ends]
+        return Loop(0, ends, set(self.order))
+
     def _body(self, head: int, tails: list[int]) -> set[int]:
         body, todo = {head}, list(tails)
         while todo:
@@ -157,6 +162,8 @@ def main_loop(
     copies: int | None = None,
     nested: Sequence[int] = (1,),
     writes: int = 0,
+    whole: bool = False,
+    each: Sequence[int] = (),
 ) -> list[int] | None:
     """Instruction numbers in the order of one turn of the main loop; None if no loop has an HMMA.
 
@@ -164,7 +171,8 @@ def main_loop(
     done 'trips' times, those that hold such loops themselves 'nested' times, each of them the number in its place, the
     last number also for all that follow: if any is more than once, the main loop is one that has a loop in it. 'copies'
     of 16 bytes are expected in all. Of a kernel that writes in its main loop, loops that do so without HMMA are done
-    'writes' times."""
+    'writes' times. 'whole': a block does one tile, and the way is that from the kernel's first instruction to its end.
+    'each': the copies in one turn of each loop that holds others, where ways differ in them."""
     graph = Graph(code, writes > 0)
     loops = [(found, graph.ways(found)) for found in graph.loops()]
     writing = [(found, ways) for found, ways in loops if any(w.stores for w in ways) and not any(w.hmma for w in ways)]
@@ -176,18 +184,23 @@ def main_loop(
     holding_two = [one for one in holding if any(other.body < one[0].body for other, _ in holding)]
     around = holding_two if max(nested) > 1 else holding if max(trips) > 1 else []
     loop, ways = max(around or loops, key=lambda found: (max(w.hmma for w in found[1]), -len(found[0].body)))
-    inner = [(other, w) for other, w in loops if other.body < loop.body] if max(trips) * max(nested) > 1 else []
+    if whole:
+        loop = graph.whole()
+        ways = graph.ways(loop)
+    inner = [(o, w) for o, w in loops if o.body < loop.body] if max(trips) * max(nested) > 1 or whole else []
     inner.sort(key=lambda found: graph.order.index(found[0].head))
-    each = copies // (trips[0] * len(inner)) if copies and inner else None
-    turns = {other.head: _ordinary(w, each) for other, w in inner}
+    holds = [other.head for other, _ in inner if any(o.body < other.body for o, _ in inner)]
+    share = copies // (trips[0] * len(inner)) if copies and inner else None
+    wanted = dict(zip(holds, each))
+    turns = {other.head: _ordinary(w, wanted.get(other.head, share)) for other, w in inner}
     # blocks of all turns of a loop but the last, by its head
     again = {o.head: _ordinary(w).blocks * (writes - 1) for o, w in writing if o.body < loop.body}
-    holds = [other.head for other, _ in inner if any(o.body < other.body for o, _ in inner)]
     holds_none = [other.head for other, _ in inner if other.head not in holds]
     times = dict(zip(holds, _endless(nested))) | dict(zip(holds_none, _endless(trips)))
     for other, _ in sorted(inner, key=lambda found: len(found[0].body)):
         again[other.head] = _unrolled(turns[other.head].blocks, again) * (times[other.head] - 1)
-    blocks = _unrolled(_ordinary(ways, copies, turns, trips[0]).blocks, again)
+    best = _ordinary(ways, sum(each)) if each else _ordinary(ways, copies, turns, trips[0])
+    blocks = _unrolled(best.blocks, again)
     return [i for b in blocks for i in range(graph.blocks[b].first, graph.blocks[b].last + 1)]
 
 

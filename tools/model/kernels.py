@@ -5,13 +5,15 @@ use it too."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import tomllib
+
+from . import flow
 
 TABLE = Path(__file__).with_name("kernels.toml")
 LIST = Path(__file__).parents[2] / "src" / "cuda" / "kernels.def"
@@ -34,10 +36,17 @@ class Kernel:
     trips: list[int]
     nested: list[int]
     writes: int
+    whole: bool
+    each: list[int]
     counts: dict[str, tuple[int, int]]  # instruction -> least, most of a warp in one turn
     bar: dict[str, float] = field(default_factory=dict)  # by architecture: {"sm_80": 190}
     bar_name: str = ""
     model: bool = True
+
+    def path(self, code: Sequence[flow.Flow]) -> list[int] | None:
+        """Instruction numbers of one turn of the main loop."""
+        copies = self.counts.get("LDGSTS", (None,))[0]
+        return flow.main_loop(code, self.trips, copies, self.nested, self.writes, self.whole, self.each)
 
     def differences(self, counted: Callable[[str], int]) -> list[str]:
         """Sentences about the counts that are not as expected. A wrong number of HMMA says that this is another kernel
@@ -113,6 +122,8 @@ def _kernel(name: str, shape: dict[str, int], entry: dict, bars: dict) -> Kernel
         trips,
         _list(entry.get("nested", 1), names, name),
         _whole(entry.get("writes", 0), names, name),
+        entry.get("whole", False),
+        _list(entry.get("each", []), names, name),
         {what: _range(count, names, name) for what, count in wanted.items() if count != "any"},
         bars.get(entry.get("bar"), {}),
         entry.get("bar", ""),

@@ -95,8 +95,8 @@ def _memory_use(i: Instruction, m: Machine) -> Use | None:
         return Use("memory", m.memory_interval, 1, m.shuffle_latency)
     if i.name == "LDGSTS":
         return Use("memory", m.memory_interval, port, m.l2_latency)
-    if i.name in GLOBAL:
-        return Use("memory", m.memory_interval, 2, m.l2_latency)
+    if i.name in GLOBAL:  # 4 bytes a lane take 2 clocks, 16 take 8
+        return Use("memory", m.memory_interval, 2 * port, m.l2_latency)
     return None
 
 

@@ -103,7 +103,7 @@ def check_instructions(subject: Subject) -> Iterator[str]:
             yield "uses tensor cores and has no entry in tools/model/kernels.toml"
         return
     decoded = raw.decode(subject.code, subject.arch)
-    path = flow.main_loop(decoded, entry.trips, entry.counts.get("LDGSTS", (None,))[0], entry.nested, entry.writes)
+    path = entry.path(decoded)
     if path is None:
         yield "has no loop with HMMA: tensor cores are not used where they should be"
         return
