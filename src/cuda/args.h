@@ -60,7 +60,7 @@ struct skl_gpu_mixture {
 
 /* A Q that is an indexer on tensor cores: x = sum over its heads k of w_k max(<a_k, b>, floor). */
 struct skl_gpu_index {
-    const float *w; /* [members][rows], times the sign of the scale */
+    const float *w; /* [members][rows], times the sign of the scale, and SKL_ROW_UNIT more that tiles may read */
     float floor;    /* 0; without ReLU -inf */
     int32_t members;
     int64_t step; /* index_dz: elements from the slab of a head to that of the next */

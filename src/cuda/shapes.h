@@ -29,7 +29,10 @@
 #define SKL_MIXED_STATES 1
 #define SKL_MIXED_SHARED (3 * (SKL_MIXED_ROWS + SKL_MIXED_COLUMNS) * 128 + 8 * SKL_MIXED_ROWS)
 
-/* index_*: tiles as those of mixed_*; tiles of columns that a block of index_dz goes through */
+/* index_*: tiles as those of mixed_*; m and l of each thread's 4 rows, or 5 numbers of a row; tiles of columns that a
+ * block of index_dz goes through */
+#define SKL_INDEX_KL_SHARED (SKL_MIXED_SHARED + 4 * 16 * SKL_MIXED_THREADS)
+#define SKL_INDEX_DZ_SHARED (SKL_MIXED_SHARED + 20 * SKL_MIXED_ROWS)
 #define SKL_INDEX_TILES 8
 
 /* rows_*, columns_*: OWN vectors of a block, STREAM of the others at a time; sides whose own stay in registers */

@@ -8,6 +8,8 @@
  */
 #include "run.h"
 
+#include "../shapes.h"
+
 #include <math.h>
 
 static struct skl_gpu_index_rows rows_of(const struct skl_gpu_run *run, int64_t batch)
@@ -48,6 +50,8 @@ enum skl_status skl_gpu_index_weights(const struct skl_gpu_run *run)
     struct skl_gpu_index_rows args = rows_of(run, 0);
     if (!run->plan.indexed)
         return SKL_OK;
+    SKL_TRY(skl_gpu->clear((char *)(args.weights + args.members * args.rows), SKL_ROW_UNIT * sizeof *args.weights,
+                           run->work.stream));
     return skl_gpu_start(run, SKL_ROLE_index_weights, skl_gpu_row_blocks(run, SKL_ROLE_index_weights), 1, &args,
                          sizeof args);
 }

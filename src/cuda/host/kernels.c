@@ -22,7 +22,9 @@ static const struct skl_gpu_kernel kernels[] = {
 #define SHAPE_sweep_any(role, dim, ...) SAME(__VA_ARGS__, SKL_PLAIN_TILE, SKL_PLAIN_TILE, SKL_PLAIN_THREADS, 0)
 #define SHAPE_sweep_mixed(role, dim, ...) \
     SAME(__VA_ARGS__, SKL_MIXED_ROWS, SKL_MIXED_COLUMNS, SKL_MIXED_THREADS, SKL_MIXED_SHARED)
-#define SHAPE_sweep_index(role, dim, ...) SHAPE_sweep_mixed(role, dim, __VA_ARGS__)
+#define SHAPE_sweep_index(role, dim, ...)                                   \
+    SAME(__VA_ARGS__, SKL_MIXED_ROWS, SKL_MIXED_COLUMNS, SKL_MIXED_THREADS, \
+         (role) == SKL_ROLE_index_kl ? SKL_INDEX_KL_SHARED : SKL_INDEX_DZ_SHARED)
 #define SHAPE_mixed_any(role, dim, ...) SHAPE_sweep_any(role, dim, __VA_ARGS__)
 #define BY_ROWS(role) ((role) == SKL_ROLE_rows_q || (role) == SKL_ROLE_rows_pj)
 #define SHAPE_grad_pair(role, dim, ...) \

@@ -107,7 +107,8 @@ static void lay_mixture(const struct skl_work *w, struct skl_gpu_plan *plan)
     if (mixture)
         m->members = take(plan, (w->rows * w->side[!w->student].members + SKL_ROW_UNIT) * (int64_t)sizeof *m->members);
     if (plan->indexed)
-        m->index_weights = take(plan, w->rows * w->side[w->student].members * (int64_t)sizeof *m->index_weights);
+        m->index_weights = take(plan, (w->rows * w->side[w->student].members + SKL_ROW_UNIT) *
+                                          (int64_t)sizeof *m->index_weights);
     if (mixture && w->sinks)
         m->sink_scores = take(plan, w->rows * (int64_t)sizeof *m->sink_scores);
     if (!skl_gpu_gathers(w))

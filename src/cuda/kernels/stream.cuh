@@ -5,12 +5,13 @@
  * other:
  *
  *     side(p, part), head(p, h, part)    whose operands, h being the rows' head
- *     half(p, part)                      which half of the tile's columns it is of; -1: of all
  *     last(p, part), next(p, part)       is it the tile's last; the one after it, or the first of the next tile
  *     chunks(p)                          of DEPTH entries, in all of a tile's products
  *     logits(f, x)                       makes the products (f.product) and of them both sides' scores
  *     FINITE                             scores are, where a row sees the column
  *     FIRST                              part of a tile
+ *     TOGETHER                           are a lane's columns to lie together (tile.cuh)?
+ *     KEEPS_STRIDES                      of what is being copied, in four registers, rather than read for every chunk
  *
  * All are static: with an object of them ptxas finds no registers for some kernels.
  *
@@ -48,13 +49,11 @@ enum {
 };
 
 typedef float warp_logits[GROUPS][MT][2][4]; /* of one side: [group of 16 columns][tile of 16 rows][8 columns][] */
+typedef float half_logits[GROUPS / 2][MT][2][4];
 
-/* Every product is of all the tile's columns. */
-struct whole_tiles {
-    static __device__ __forceinline__ int half(const skl_gpu_problem &, int)
-    {
-        return -1;
-    }
+/* What PARTS say of themselves unless registers or the way to memory ask for something else. */
+struct usual_parts {
+    static constexpr bool TOGETHER = false, KEEPS_STRIDES = true;
 };
 
 template <int COUNT> SKL_DEVICE void clear(float (&x)[COUNT][MT][2][4])
@@ -121,13 +120,7 @@ template <int TYPE, class PARTS> struct stream {
     /* ------------------------------------------------------------------------------------------------ copies --- */
 
     using A_COPIES = tile_copies<ROWS, DEPTH, THREADS>;
-    using B_COPIES = tile_copies<COLUMNS, DEPTH, THREADS>;
-
-    /* A tile's worth of columns from here on is copied, though of the second half only the first of them count. */
-    __device__ __forceinline__ int first_copied() const
-    {
-        return column + max(PARTS::half(p, part), 0) * (COLUMNS / 2);
-    }
+    using B_COPIES = tile_copies<COLUMNS, DEPTH, THREADS, PARTS::TOGETHER>;
 
     /* The copies turn to the tile's next product, or to the next tile. */
     __device__ __forceinline__ void turn()
@@ -136,20 +129,23 @@ template <int TYPE, class PARTS> struct stream {
         const int h = PARTS::head(p, at.h, part);
         left = s.dim, a_stride = s.a.stride[2], b_stride = s.b.stride[2];
         a_from = A_COPIES::start(rows_of_a(s, at, h), a_stride);
-        b_from = B_COPIES::start(columns_of_b(s, at, h) + first_copied() * b_stride, b_stride);
+        b_from = B_COPIES::start(columns_of_b(s, at, h) + column * b_stride, b_stride);
     }
 
     template <bool WHOLE> __device__ __forceinline__ void copy_chunk_now()
     {
-        A_COPIES::template copy<WHOLE>(into + to, a_from, a_stride, at.valid, left);
-        B_COPIES::template copy<WHOLE>(into + to + A, b_from, b_stride, p.columns - first_copied(), left);
+        const skl_gpu_side &s = p.side[PARTS::side(p, part)];
+        A_COPIES::template copy<WHOLE>(into + to, a_from, PARTS::KEEPS_STRIDES ? a_stride : s.a.stride[2], at.valid,
+                                       left);
+        B_COPIES::template copy<WHOLE>(into + to + A, b_from, PARTS::KEEPS_STRIDES ? b_stride : s.b.stride[2],
+                                       p.columns - column, left);
     }
 
     /* The next chunk into the next stage, if there is one. Always a group, so that groups can be counted. */
     __device__ __forceinline__ void copy_chunk()
     {
         if (column < end) {
-            if (at.valid == ROWS && first_copied() + COLUMNS <= p.columns)
+            if (at.valid == ROWS && column + COLUMNS <= p.columns)
                 copy_chunk_now<true>();
             else
                 copy_chunk_now<false>();
@@ -179,53 +175,85 @@ template <int TYPE, class PARTS> struct stream {
         load_matrices(b[group & 1], ((b_at + stage) ^ (k << 5)) + columns_before(group) * DEPTH * 2);
     }
 
-    __device__ __forceinline__ void fetch_first()
+    /* Of the groups from 'group' on, an even one. */
+    __device__ __forceinline__ void fetch_first(int group = 0)
     {
-        fetch_a(0), fetch_b(0, 0);
+        fetch_a(0), fetch_b(0, group);
     }
 
     /* Waits for it and fetches its first fragments, when all of this one have been read. Without a branch around it,
      * though behind the last chunk there is nothing to fetch. */
-    __device__ __forceinline__ void next_chunk()
+    __device__ __forceinline__ void next_chunk(int group = 0)
     {
         const uint32_t next = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
         stage = chunks_left ? next : stage;
         wait_copies<STAGES - 2>();
         __syncthreads();
-        fetch_first();
+        fetch_first(group);
     }
 
-    /* x = the products of 'dim' entries and the first COUNT groups of columns, an even number. */
-    template <int COUNT> __device__ __forceinline__ void product(float (&x)[COUNT][MT][2][4], int dim)
+    /* x = the products of 'dim' entries. */
+    __device__ __forceinline__ void product(warp_logits &x, int dim)
     {
         clear(x);
         add_product(x, dim);
     }
 
     /* x += them. On entry and on return the first fragments of the next chunk are there. */
-    template <int COUNT> __device__ __forceinline__ void add_product(float (&x)[COUNT][MT][2][4], int dim)
+    __device__ __forceinline__ void add_product(warp_logits &x, int dim)
     {
 #pragma unroll 1
         for (int d = 0; d < dim; d += DEPTH) {
             copy_chunk();
             chunks_left--;
-#pragma unroll
-            for (int k = 0; k < STEPS; k++)
-#pragma unroll
-                for (int group = 0; group < COUNT; group++) {
-                    if (group < COUNT - 1)
-                        fetch_b(k, group + 1);
-                    else if (k < STEPS - 1)
-                        fetch_a(k + 1), fetch_b(k + 1, 0);
-                    else
-                        next_chunk();
-#pragma unroll
-                    for (int m = 0; m < MT; m++) {
-                        multiply<TYPE>(x[group][m][0], a[k & 1][m], b[group & 1][0], b[group & 1][1]);
-                        multiply<TYPE>(x[group][m][1], a[k & 1][m], b[group & 1][2], b[group & 1][3]);
-                    }
-                }
+            multiply_chunk<0>(x, [&] { next_chunk(); });
         }
+    }
+
+    /* Half of its columns, the second half after the first. A product of one chunk takes both from it; of more, the
+     * copies go through all of them twice. */
+    template <int HALF> __device__ __forceinline__ void half_product(half_logits &x, int dim)
+    {
+        constexpr int FIRST = HALF * (GROUPS / 2);
+        const bool twice = dim > DEPTH;
+        clear(x);
+#pragma unroll 1
+        for (int d = 0; d < dim; d += DEPTH) {
+            const int next = d + DEPTH < dim ? FIRST : GROUPS / 2 - FIRST;
+            if (HALF == 0 || twice) {
+                copy_chunk();
+                chunks_left--;
+            }
+            multiply_chunk<FIRST>(x, [&] {
+                if (HALF == 1 || twice)
+                    next_chunk(next);
+                else
+                    fetch_first(next);
+            });
+        }
+    }
+
+    /* x += the products of the chunk's entries and the groups of columns from FIRST on, both even numbers; go_on() when
+     * all of its fragments have been read. */
+    template <int FIRST, int COUNT, class GO_ON>
+    __device__ __forceinline__ void multiply_chunk(float (&x)[COUNT][MT][2][4], GO_ON go_on)
+    {
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+#pragma unroll
+            for (int group = 0; group < COUNT; group++) {
+                if (group < COUNT - 1)
+                    fetch_b(k, FIRST + group + 1);
+                else if (k < STEPS - 1)
+                    fetch_a(k + 1), fetch_b(k + 1, FIRST);
+                else
+                    go_on();
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    multiply<TYPE>(x[group][m][0], a[k & 1][m], b[group & 1][0], b[group & 1][1]);
+                    multiply<TYPE>(x[group][m][1], a[k & 1][m], b[group & 1][2], b[group & 1][3]);
+                }
+            }
     }
 
     /* Everything that comes before the first product over the tiles from column 'first' to 'last'. */

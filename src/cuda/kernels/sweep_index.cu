@@ -3,18 +3,21 @@
  * An indexer beside the mean of a teacher's heads, forward KL, for 16-bit operands of any width (a multiple of 8):
  *
  *     x_P = log2 t of g heads                  [ROWS x COLUMNS] a tile, as in sweep_mixed.cu
- *     x_Q = sum_k w_k act(a_k B^T)             half of its columns at a time, of the indexer's heads k
+ *     x_Q = sum_k w_k act(a_k B^T)             of the indexer's heads k
  *     kl: push into the rows' states as of any two sides
  *     dz: dx_k = r dz act'(a_k B^T) spread     into a slab for each head k; w is the host's affair (index_kernels.cu)
  *
- * t, x_Q and the product at hand would take 3 x 64 registers for a warp's 32 x 64. So the indexer's products, the small
- * ones, are of half of the columns: t 64, x_Q 32, the product 32. Each half reads the heads' rows anew. Products go
- * through the stages in this order: all heads of the teacher, then for each half the indexer's heads.
+ * Products go through the stages in this order: all heads of the teacher, then those of the indexer. t, x_Q and the
+ * product at hand would take 3 x 64 registers for a warp's 32 x 64, and spill. So the indexer's products, the small
+ * ones, are of half of the columns at a time, of one copy if the heads are not wider than a chunk. Nothing of the rows
+ * stays in registers but acc (kl): m and l of their states (kl) and their references (dz) wait in shared memory, ranges
+ * are looked at anew.
  *
- * act' of a head is known before dz is: a lane keeps its 32 bits of a half where it will write dx_k.
+ * act' of a head is known before dz is: a lane keeps its 64 bits where it will write dx_k. Its columns lie together
+ * (tile.cuh), so that it writes 16 bytes at a time, and the four lanes of a row 64.
  *
- *   registers  t 64, x_Q and product 2 x 32, fragments 24, states 20: 255
- *   shared     as sweep_mixed.cu: 73 KiB, two blocks on a multiprocessor
+ *   registers  t and x_Q 2 x 64, half of a product 32, fragments 24, weights 4, where the copies are 20: 255
+ *   shared     as sweep_mixed.cu and m and l of a lane's rows, 81 KiB; dz 75.5: two blocks on a multiprocessor
  *   HBM        the teacher's operands as in sweep_mixed.cu; dz writes 2 bytes a head, row and column
  *   error      as sweep_mixed.cu; x_Q is a sum of the heads in f32
  */
@@ -24,39 +27,35 @@
 namespace
 {
 
-enum { HALF_GROUPS = GROUPS / 2, ELEMENTS = HALF_GROUPS * MT * 8 }; /* of a lane, in a half */
-static_assert(ELEMENTS == 32, "a bit each");
+/* A part is head k of the teacher, k, or of the indexer, INDEX + 2 k and, if it is copied for each half of the columns,
+ * the next number. KEEP: dz has registers for strides, which is 2 % on H100; kl has not. */
+template <bool KEEP> struct index_parts {
+    static constexpr bool TOGETHER = true, KEEPS_STRIDES = KEEP;
+    static constexpr int FIRST = 0, INDEX = 1 << 30;
 
-typedef float half_logits[HALF_GROUPS][MT][2][4];
-
-/* A part is head k of step s, s STEP + k: step 0 is the teacher, 1 and 2 are the indexer in each half. */
-struct index_parts {
-    static constexpr int FIRST = 0, LAST = 2, STEP = 1 << 16;
-
+    static __device__ __forceinline__ int halves(const skl_gpu_problem &p)
+    {
+        return p.side[1].dim > DEPTH ? 2 : 1;
+    }
     static __device__ __forceinline__ int side(const skl_gpu_problem &, int part)
     {
-        return part >= STEP;
-    }
-    static __device__ __forceinline__ int half(const skl_gpu_problem &, int part)
-    {
-        return part / STEP - 1;
+        return part >= INDEX;
     }
     static __device__ __forceinline__ int head(const skl_gpu_problem &p, int h, int part)
     {
-        return part < STEP ? member_head(p.mixture, h, part) : part % STEP;
+        return part < INDEX ? member_head(p.mixture, h, part) : (part - INDEX) / 2;
     }
     static __device__ __forceinline__ bool last(const skl_gpu_problem &p, int part)
     {
-        return part == LAST * STEP + p.index.members - 1;
+        return part == INDEX + 2 * p.index.members - 3 + halves(p);
     }
     static __device__ __forceinline__ int next(const skl_gpu_problem &p, int part)
     {
-        const int heads = part < STEP ? p.mixture.members : p.index.members;
-        return last(p, part) ? 0 : part % STEP + 1 < heads ? part + 1 : (part / STEP + 1) * STEP;
+        return last(p, part) ? 0 : part == p.mixture.members - 1 ? INDEX : part + (part < INDEX ? 1 : 3 - halves(p));
     }
     static __device__ __forceinline__ int chunks(const skl_gpu_problem &p)
     {
-        return p.mixture.members * chunks_of(p.side[0]) + LAST * p.index.members * chunks_of(p.side[1]);
+        return p.mixture.members * chunks_of(p.side[0]) + p.index.members * chunks_of(p.side[1]) * halves(p);
     }
 };
 
@@ -68,26 +67,56 @@ SKL_DEVICE float activation(float x, float floor)
     return r;
 }
 
-/* x_Q of the half that is next; use(k, product of head k) for each head. */
-template <class F, class USE> SKL_DEVICE void index_scores(F &f, half_logits &z, USE use)
+/* Bits of pair j of row i in a half's word: shifted left by this they are the highest of two bytes, 2 (i % 2) and the
+ * next. */
+SKL_DEVICE constexpr int shift_of(int i, int j)
 {
-    const skl_gpu_index &index = f.p.index;
+    return 4 * (i >> 1) + j;
+}
+
+/* act' of the lane's products of a half; NaN has one. */
+SKL_DEVICE uint32_t slopes_of(const half_logits &x, float floor)
+{
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                bits |= !(x[j >> 1][i >> 1][j & 1][2 * (i & 1) + e] <= floor)
+                            ? 0x80u << 8 * (2 * (i & 1) + e) >> shift_of(i, j)
+                            : 0;
+    return bits;
+}
+
+/* x_Q of half a tile += a head's part; act' of its products. */
+template <int HALF, class F> SKL_DEVICE uint32_t add_index_head(F &f, warp_logits &z, const float (&w)[2 * MT])
+{
+    half_logits x;
+    f.template half_product<HALF>(x, f.p.side[1].dim);
+#pragma unroll
+    for (int i = 0; i < GROUPS / 2 * MT * 8; i++) {
+        const int group = i / (MT * 8), tile = i / 8 % MT, block = i / 4 % 2, e = i % 4;
+        float &sum = z[HALF * (GROUPS / 2) + group][tile][block][e];
+        sum = fmaf(w[2 * tile + e / 2], activation(x[group][tile][block][e], f.p.index.floor), sum);
+    }
+    return slopes_of(x, f.p.index.floor);
+}
+
+/* x_Q of a tile; use(k, half, act' of head k's products) for each head. Rows that are not there have some other's
+ * weights: args.h. */
+template <class F, class USE> SKL_DEVICE void index_scores(F &f, warp_logits &z, USE use)
+{
     clear(z);
 #pragma unroll 1
-    for (int k = 0; k < index.members; k++) {
-        half_logits x;
+    for (int k = 0; k < f.p.index.members; k++) {
+        const float *of = f.p.index.w + k * f.p.rows + f.at.first + f.row_in_tile(0, 0);
         float w[2 * MT];
-        const float *first = index.w + k * f.p.rows + f.at.first;
 #pragma unroll
-        for (int i = 0; i < 2 * MT; i++) w[i] = first[min(f.row_in_tile(i >> 1, i & 1), f.at.valid - 1)];
-        f.product(x, f.p.side[1].dim);
-#pragma unroll
-        for (int i = 0; i < ELEMENTS; i++) {
-            const int group = i / (MT * 8), tile = i / 8 % MT, block = i / 4 % 2, e = i % 4;
-            float &sum = z[group][tile][block][e];
-            sum = fmaf(w[2 * tile + e / 2], activation(x[group][tile][block][e], index.floor), sum);
-        }
-        use(k, x);
+        for (int i = 0; i < 2 * MT; i++) w[i] = of[8 * i];
+        use(k, 0, add_index_head<0>(f, z, w));
+        use(k, 1, add_index_head<1>(f, z, w));
     }
 }
 
@@ -102,105 +131,157 @@ template <class F> SKL_DEVICE void teacher_scores(F &f, warp_logits &t)
         t[i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4] = x[0][i / (MT * 8)][i / 8 % MT][i / 4 % 2][i % 4];
 }
 
+/* Scores of a tile whose first column is c, where not all of the warp's rows see all of it. Neither side has a bias, and
+ * a softcap is in t already. */
+template <class F> SKL_DEVICE void mask_scores(const F &f, warp_logits &t, warp_logits &z, int c)
+{
+    skl_gpu_range range[2 * MT];
+    bool inside = true;
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++) {
+        const skl_gpu_range r = range[i] = f.ranges[f.row_in_tile(i >> 1, i & 1)];
+        inside &= r.lo >= r.hi || (r.lo <= c && c + COLUMNS <= r.hi);
+    }
+    if (__all_sync(~0u, inside))
+        return;
+    const int first = c + (threadIdx.x & 3) * 8;
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++)
+#pragma unroll
+        for (int j = 0; j < 4 * GROUPS; j++) {
+            const int group = j >> 2, block = j >> 1 & 1, e = 2 * (i & 1) + (j & 1);
+            const int column = first + (j >> 3) * 32 + (j & 7);
+            const bool in = range[i].lo <= column && column < range[i].hi;
+            float &p = t[group][i >> 1][block][e], &q = z[group][i >> 1][block][e];
+            p = in ? p : -INFINITY, q = in ? q : -INFINITY;
+        }
+}
+
+/* m and l of a lane's rows, which wait in shared memory while the products of a tile are made. */
+struct waiting_states {
+    float4 *own; /* of row i: THREADS i behind it */
+
+    __device__ __forceinline__ void put(const row_state (&state)[2 * MT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++)
+            own[i * THREADS] = {state[i].m[0], state[i].m[1], state[i].l[0], state[i].l[1]};
+    }
+    __device__ __forceinline__ void get(row_state (&state)[2 * MT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) {
+            const float4 s = own[i * THREADS];
+            state[i].m[0] = s.x, state[i].m[1] = s.y, state[i].l[0] = s.z, state[i].l[1] = s.w;
+        }
+    }
+};
+
 template <int TYPE> SKL_DEVICE void sweep_index(const skl_gpu_forward &args)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     skl_gpu_range *ranges = (skl_gpu_range *)(memory + STAGES * STAGE);
-    stream<TYPE, index_parts> f(args.problem, blockIdx.x, shared_address(memory));
+    const waiting_states waiting = {(float4 *)(ranges + ROWS) + threadIdx.x};
+    stream<TYPE, index_parts<false>> f(args.problem, blockIdx.x, shared_address(memory));
     f.ranges = ranges;
     const span seen = load_ranges<ROWS, THREADS>(args.problem, f.at, ranges);
     const int split = blockIdx.y * args.split_columns;
     const int first = max(seen.lo, split) / COLUMNS * COLUMNS, end = min(seen.hi, split + args.split_columns);
     push_kl<MT, 2> push;
     push.start(f, args);
+    waiting.put(push.state);
     if (first < end)
         f.start(first, end);
 #pragma unroll 1
     for (int c = first; c < end; c += COLUMNS) {
-        warp_logits t;
+        warp_logits t, z;
         teacher_scores(f, t);
-        const bool inside = c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
+        index_scores(f, z, [](int, int, uint32_t) {});
+        mask_scores(f, t, z, c);
+        waiting.get(push.state);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            half_logits z;
-            index_scores(f, z, [](int, const half_logits &) {});
-#pragma unroll
-            for (int i = 0; i < HALF_GROUPS; i++) {
-                const int group = half * HALF_GROUPS + i;
-                if (!inside)
-                    edge_logits(f, t[group], z[i], c + f.column_of(group));
-                push.template push<true>(f, t[group], z[i]);
-            }
-        }
+        for (int group = 0; group < GROUPS; group++) push.template push<true>(f, t[group], z[group]);
+        waiting.put(push.state);
     }
+    waiting.get(push.state);
     push.write(f, args);
 }
 
 /* -------------------------------------------------------------------------------------------------- slabs --- */
 
-/* Pair j of columns in the lane's row i, j < 2 HALF_GROUPS: its bits are that and 16 behind it. */
-SKL_DEVICE constexpr int pair_of(int i, int j)
+/* What dz takes of the block's rows, in shared memory. */
+struct row_numbers {
+    skl_gpu_reference reference[ROWS];
+    float r[ROWS]; /* times spread */
+};
+
+/* Of rows that are not there: some other's. The barrier is the caller's. */
+SKL_DEVICE void load_numbers(const skl_gpu_grad &g, const place &at, row_numbers &to)
 {
-    return i * 2 * HALF_GROUPS + j;
+    for (int i = threadIdx.x; i < ROWS; i += THREADS) {
+        const int64_t row = at.first + min(i, at.valid - 1);
+        to.reference[i] = g.references[row], to.r[i] = g.factors[row].r * g.spread;
+    }
 }
 
-/* dx of a half, of all heads alike but for act', as pairs of 16-bit numbers. */
+/* The pairs of 16-bit numbers of a lane: 4 that lie together, of each row and half of the columns. */
+typedef uint32_t pairs[2 * MT][2][4];
+
+/* dx of a tile, of all heads alike but for act'. An indexer has no softcap. */
 template <int TYPE, class F>
-SKL_DEVICE void make_dx(const skl_gpu_grad &g, const F &f, const float (*t)[MT][2][4], const half_logits &z,
-                        uint32_t (&dx)[ELEMENTS / 2])
+SKL_DEVICE void make_dx(const F &f, const row_numbers &numbers, const warp_logits &t, const warp_logits &z, pairs &dx)
 {
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
-        const int64_t row = f.at.first + min(f.row_in_tile(i >> 1, i & 1), f.at.valid - 1);
-        const skl_gpu_factors factors = g.factors[row];
-        const row_terms terms = terms_of(g.problem, g.references[row]);
+        const int row = f.row_in_tile(i >> 1, i & 1), e = 2 * (i & 1);
+        const row_terms terms = terms_of(f.p, numbers.reference[row]);
+        const float r = numbers.r[row];
 #pragma unroll
-        for (int j = 0; j < 2 * HALF_GROUPS; j++) {
+        for (int j = 0; j < 2 * GROUPS; j++) {
             const float(&p)[4] = t[j >> 1][i >> 1][j & 1], (&q)[4] = z[j >> 1][i >> 1][j & 1];
-            const int e = 2 * (i & 1);
-            dx[pair_of(i, j)] = pack<TYPE>(dx_of_q(g, factors, terms, p[e], q[e]),
-                                           dx_of_q(g, factors, terms, p[e + 1], q[e + 1]));
+            dx[i][j >> 2][j & 3] = pack<TYPE>(r * dz_of<SKL_DZ_Q>(terms, f.p.side, 1, 0, p[e], q[e]),
+                                              r * dz_of<SKL_DZ_Q>(terms, f.p.side, 1, 0, p[e + 1], q[e + 1]));
         }
     }
 }
 
-/* act' of the lane's products, NaN having one. */
-SKL_DEVICE uint32_t slopes_of(const half_logits &x, float floor)
+/* 0xFFFF for each number of pair j of row i whose bit is set: prmt repeats a byte's highest bit where its selector has
+ * an 8. */
+SKL_DEVICE uint32_t mask_of(uint32_t bits, int i, int j)
 {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * MT; i++)
-#pragma unroll
-        for (int j = 0; j < 2 * HALF_GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                bits |= !(x[j >> 1][i >> 1][j & 1][2 * (i & 1) + e] <= floor) ? 1u << (pair_of(i, j) + 16 * e) : 0;
-    return bits;
+    uint32_t r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(bits << shift_of(i, j)), "r"(i & 1 ? 0xBBAA : 0x9988));
+    return r;
 }
 
-/* Where a lane writes its first pair of a half, in the slab of head 0. Slabs are whole tiles wide. */
-template <class F> SKL_DEVICE uint16_t *place_in_slab(const skl_gpu_slab &args, const F &f, int c, int half)
+/* Where a lane writes its first pairs of a tile, in the slab of head 0. Slabs are whole tiles wide. */
+template <class F> SKL_DEVICE uint16_t *place_in_slab(const skl_gpu_slab &args, const F &f, int c)
 {
     const int64_t row = blockIdx.x * ROWS + f.row_in_tile(0, 0);
-    return (uint16_t *)args.slab + row * args.ld + (c - args.first_column) + f.column_of(half * HALF_GROUPS) +
-           (threadIdx.x & 3) * 2;
+    return (uint16_t *)args.slab + row * args.ld + (c - args.first_column) + (threadIdx.x & 3) * 8;
 }
 
-/* dx_k of a half, of all heads. What is 0 stays 0, whatever its product was. */
-template <class F>
-SKL_DEVICE void put_heads(const skl_gpu_slab &args, const F &f, uint16_t *out, const uint32_t (&dx)[ELEMENTS / 2])
+/* dx_k of a tile, of all heads. What is 0 stays 0, whatever its product was. The bits of the next head are fetched
+ * before anything of this one is written. */
+template <class F> SKL_DEVICE void put_heads(const skl_gpu_slab &args, const F &f, uint16_t *out, const pairs &dx)
 {
+    const int rows = f.at.valid - f.row_in_tile(0, 0); /* from the lane's first on */
+    uint2 bits = rows > 0 ? *(const uint2 *)out : uint2{0, 0};
 #pragma unroll 1
-    for (int k = 0; k < f.p.index.members; k++, out += f.p.index.step) {
-        const uint32_t bits = f.row_in_tile(0, 0) < f.at.valid ? *(const uint32_t *)out : 0;
+    for (int left = f.p.index.members; left; left--) {
+        uint16_t *const next = out + f.p.index.step;
+        const uint2 bits_next = left > 1 && rows > 0 ? *(const uint2 *)next : uint2{0, 0};
 #pragma unroll
-        for (int i = 0; i < 2 * MT; i++) {
-            uint16_t *row = out + ((i >> 1) * 16 + (i & 1) * 8) * args.ld;
-            if (f.row_in_tile(i >> 1, i & 1) < f.at.valid)
+        for (int i = 0; i < 2 * MT; i++)
+            if (8 * i < rows)
 #pragma unroll
-                for (int j = 0; j < 2 * HALF_GROUPS; j++)
-                    *(uint32_t *)(row + j * 8) = dx[pair_of(i, j)] & ((bits >> pair_of(i, j)) & 0x10001u) * 0xFFFFu;
-        }
+                for (int half = 0; half < 2; half++) {
+                    const uint32_t(&x)[4] = dx[i][half], of = half ? bits.y : bits.x;
+                    *(uint4 *)(out + 8 * i * args.ld + 32 * half) = {x[0] & mask_of(of, i, 0), x[1] & mask_of(of, i, 1),
+                                                                     x[2] & mask_of(of, i, 2),
+                                                                     x[3] & mask_of(of, i, 3)};
+                }
+        out = next, bits = bits_next;
     }
 }
 
@@ -209,8 +290,8 @@ template <class F> SKL_DEVICE void clear_tile(const skl_gpu_slab &args, const F 
 {
     uint16_t *out = (uint16_t *)args.slab + blockIdx.x * (ROWS * args.ld) + (c - args.first_column);
     for (int k = 0; k < f.p.index.members; k++, out += f.p.index.step)
-        for (int e = threadIdx.x; e < f.at.valid * (COLUMNS / 2); e += THREADS)
-            *(uint32_t *)(out + e / (COLUMNS / 2) * args.ld + e % (COLUMNS / 2) * 2) = 0;
+        for (int e = threadIdx.x; e < f.at.valid * (COLUMNS / 8); e += THREADS)
+            *(uint4 *)(out + e / (COLUMNS / 8) * args.ld + e % (COLUMNS / 8) * 8) = {0, 0, 0, 0};
 }
 
 /* A block goes through SKL_INDEX_TILES tiles of columns of a tile of rows. */
@@ -220,8 +301,11 @@ template <int TYPE> SKL_DEVICE void slab_index(const skl_gpu_slab &args)
     const skl_gpu_grad &g = args.grad;
     const skl_gpu_problem &p = g.problem;
     skl_gpu_range *ranges = (skl_gpu_range *)(memory + STAGES * STAGE);
-    stream<TYPE, index_parts> f(p, args.head * p.tiles + args.first_row / ROWS + blockIdx.x, shared_address(memory));
+    row_numbers &numbers = *(row_numbers *)(ranges + ROWS);
+    stream<TYPE, index_parts<true>> f(p, args.head * p.tiles + args.first_row / ROWS + blockIdx.x,
+                                      shared_address(memory));
     f.ranges = ranges;
+    load_numbers(g, f.at, numbers);
     const span seen = load_ranges<ROWS, THREADS>(p, f.at, ranges);
     const int begin = args.first_column + blockIdx.y * SKL_INDEX_TILES * COLUMNS;
     const int end = min(begin + SKL_INDEX_TILES * COLUMNS, args.first_column + args.columns);
@@ -233,25 +317,17 @@ template <int TYPE> SKL_DEVICE void slab_index(const skl_gpu_slab &args)
         f.start(first, last);
 #pragma unroll 1
     for (int c = first; c < last; c += COLUMNS) {
-        warp_logits t;
+        warp_logits t, z;
+        pairs dx;
         teacher_scores(f, t);
-        const bool inside = c >= seen.all_lo && c + COLUMNS <= seen.all_hi;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            half_logits z;
-            uint32_t dx[ELEMENTS / 2];
-            uint16_t *const out = place_in_slab(args, f, c, half);
-            index_scores(f, z, [&](int k, const half_logits &x) {
-                if (f.row_in_tile(0, 0) < f.at.valid)
-                    *(uint32_t *)(out + k * p.index.step) = slopes_of(x, p.index.floor);
-            });
-#pragma unroll
-            for (int i = 0; i < HALF_GROUPS; i++)
-                if (!inside)
-                    edge_logits(f, t[half * HALF_GROUPS + i], z[i], c + f.column_of(half * HALF_GROUPS + i));
-            make_dx<TYPE>(g, f, &t[half * HALF_GROUPS], z, dx);
-            put_heads(args, f, out, dx);
-        }
+        uint16_t *const out = place_in_slab(args, f, c);
+        index_scores(f, z, [&](int k, int half, uint32_t slopes) {
+            if (f.row_in_tile(0, 0) < f.at.valid)
+                ((uint32_t *)(out + k * p.index.step))[half] = slopes;
+        });
+        mask_scores(f, t, z, c);
+        make_dx<TYPE>(f, numbers, t, z, dx);
+        put_heads(args, f, out, dx);
     }
 }
 

@@ -26,7 +26,7 @@ namespace
 {
 
 /* The products of all heads, then Q's. */
-struct mixed_products : whole_tiles {
+struct mixed_products : usual_parts {
     static constexpr bool FINITE = false;
     static constexpr int FIRST = 0;
 
@@ -63,7 +63,7 @@ template <bool ONE> struct mixed_sides : mixed_products {
 };
 
 /* One head alone. */
-struct one_head : whole_tiles {
+struct one_head : usual_parts {
     static constexpr int FIRST = 0;
 
     static __device__ __forceinline__ int side(const skl_gpu_problem &, int part)

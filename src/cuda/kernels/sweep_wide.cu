@@ -23,7 +23,7 @@ namespace
 {
 
 /* A product of each side, or of Q alone: see BOTH in push.cuh. */
-template <bool BOTH> struct two_sides : whole_tiles {
+template <bool BOTH> struct two_sides : usual_parts {
     static constexpr bool FINITE = true;
     static constexpr int FIRST = BOTH ? 0 : 1;
 

@@ -17,10 +17,20 @@ template <int DIM> SKL_DEVICE uint32_t chunk_at(int r, int c)
     return (uint32_t)(2 * r * DIM + ((c ^ (r & 7)) << 4));
 }
 
-/* A thread's part in copying tiles [ROWS][DIM]: chunk c of the rows r, r + STEP, .. that all threads copy at once. */
-template <int ROWS, int DIM, int THREADS> struct tile_copies {
+/* A thread's part in copying tiles [ROWS][DIM]: chunk c of the rows r, r + STEP, .. that all threads copy at once.
+ *
+ * TOGETHER: as the right operand, a lane has 2 columns of each 8 of a product. Row 8 j + 2 q + e of 32 rows of the tile
+ * is then row 8 q + 2 j + e of the matrix, so that lane q of a row has 8 columns of 32 that lie together. */
+template <int ROWS, int DIM, int THREADS, bool TOGETHER = false> struct tile_copies {
     static constexpr int CHUNKS = DIM / 8, STEP = THREADS / CHUNKS;
     static_assert(ROWS % STEP == 0, "a tile is whole steps");
+
+    /* The row of the matrix that is row r of the tile. No bit of r decides two of it: that of a sum of rows without
+     * common bits is the sum. */
+    static __device__ __forceinline__ constexpr int source_row(int r)
+    {
+        return TOGETHER ? (r & ~30) | (r >> 2 & 6) | (r << 2 & 24) : r;
+    }
 
     static __device__ __forceinline__ int row()
     {
@@ -34,7 +44,7 @@ template <int ROWS, int DIM, int THREADS> struct tile_copies {
     /* Where this thread reads, of a matrix that begins at 'from'. */
     static __device__ __forceinline__ const uint16_t *start(const uint16_t *from, int64_t stride)
     {
-        return from + row() * stride + 8 * chunk();
+        return from + source_row(row()) * stride + 8 * chunk();
     }
 
     /* Where it writes, in a tile. */
@@ -52,9 +62,9 @@ template <int ROWS, int DIM, int THREADS> struct tile_copies {
         static_assert(STEP % 8 == 0 || STEP == 4, "the swizzle repeats after 8 rows");
         const int bytes = 8 * chunk() < dim ? 16 : 0;
 #pragma unroll
-        for (int step = 0; step < ROWS; step += STEP, source += STEP * stride) {
+        for (int step = 0; step < ROWS; step += STEP, source += (source_row(step) - source_row(step - STEP)) * stride) {
             const uint32_t at = STEP == 4 && (step & 4) ? tile ^ 64 : tile; /* (r + 4) % 8 = r % 8 ^ 4, for r < 4 */
-            copy_async(at + step * DIM * 2, source, WHOLE || row() + step < valid ? bytes : 0);
+            copy_async(at + step * DIM * 2, source, WHOLE || source_row(row()) + source_row(step) < valid ? bytes : 0);
         }
     }
 };
