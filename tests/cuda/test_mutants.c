@@ -179,11 +179,14 @@ static int of_keys(const char *kernel)
     return strcmp(kernel, "sort_keys") == 0 || strncmp(kernel, "keys_", 5) == 0 || of_indexers(kernel);
 }
 
-/* On tensor cores, with several tiles of columns. */
-static struct trial tensor_trial(const char *kernel)
+/* On tensor cores, with several tiles of columns; of heads of more than one chunk, and of one beside a teacher whose
+ * softcap is another way through its products. */
+static struct trial tensor_trial(const char *kernel, int variant)
 {
     for (;;) {
-        struct trial t = build_at(KIT_ALIGNED, 2, 72, 136, 2, 1, strstr(kernel, "_f16") ? SKL_F16 : SKL_BF16, 1, 60);
+        struct trial t = build_at(KIT_ALIGNED, 2, variant ? 64 : 72, 136, 2, 1,
+                                  strstr(kernel, "_f16") ? SKL_F16 : SKL_BF16, 1, 60);
+        t.p.t.softcap = variant ? 9 : 0;
         if (t.M >= 250 && t.N >= 40)
             return t;
         destroy(&t);
@@ -211,9 +214,9 @@ static void begin_index(struct subject *s, const char *kernel, int variant)
 {
     static struct trial trials[VARIANTS];
     struct trial *t = &trials[variant];
-    if (variant && strcmp(kernel, "keys_columns") != 0)
+    if (variant && strcmp(kernel, "keys_columns") != 0 && !of_indexers(kernel))
         return;
-    *t = of_indexers(kernel) ? tensor_trial(kernel) : key_trial(variant);
+    *t = of_indexers(kernel) ? tensor_trial(kernel, variant) : key_trial(variant);
     t->p.causal = !variant;
     struct kit_tensor *each[] = {&t->q, &t->k, &t->w, &t->q_t, &t->k_t, &t->support};
     struct skl_tensor *of[] = {&t->p.s.a, &t->p.s.b, &t->p.s.bias, &t->p.t.a, &t->p.t.b, &t->p.support};
