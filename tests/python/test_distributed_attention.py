@@ -99,7 +99,9 @@ def causal_cases(group, order, told, pairs):
     "order, told",
     [("even", None), ("even", "offset"), ("uneven", None), ("backwards", "offset"), ("zigzag", "positions")],
 )
-@pytest.mark.parametrize("size, pairs", [(2, SOME), (4, SOME), pytest.param(4, ALL, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "size, pairs", [(2, SOME), (4, SOME), *(pytest.param(n, ALL, marks=pytest.mark.long) for n in (2, 4))]
+)
 def test_causal_context(ranks, size, pairs, order, told):
     """Where a key lies does not ask which divergence it is for: all of them in one order, and some in the others."""
     pairs = ALL if (size, order) == (2, "zigzag") else pairs
