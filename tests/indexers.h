@@ -103,6 +103,7 @@ static inline void choose_options(struct trial *t, int k, int lists)
     p->causal = test_chance(2), p->identity = test_chance(3), p->reduction = test_chance(2) ? SKL_SUM : SKL_MEAN;
     p->s.scale = test_chance(2) ? 0 : test_chance(2) ? 0.4 : -0.6;
     p->window_left = test_chance(4) ? test_between(0, 90) : -1;
+    p->t.softcap = test_chance(3) ? 2 : 0;
     if (test_chance(2))
         p->lse_t = t->lse.t, p->raw_t = test_chance(2);
     else if (test_chance(2))

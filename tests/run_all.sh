@@ -5,7 +5,7 @@
 # processor under emulation. `make test` calls this after the tests of the ordinary build.
 #
 # usage: tests/run_all.sh [VARIANT...]     all variants, or: cuda browser sanitize thread valgrind clang serial aarch64
-#                                          (serial is a part of sanitize, unless the run is long)
+#                                          (clang and serial are a part of sanitize, unless the run is long)
 #        tests/run_all.sh install          nothing but the tools that they need and that can be installed
 #
 # BUILD=dir                    the ordinary build (default: build); variants go into dir/variants
@@ -92,7 +92,8 @@ only() {
 
 # A test of every subject that has code of its own in src/. Without the stand-ins: in the ordinary build, too, the operands
 # that they are given lie between pages that cannot be read (tests/test.c). Where clang has its fuzzer, one build serves
-# three purposes: sanitizers, the fuzzer's bounded run, and a library without threads (which have a variant of their own).
+# four purposes: sanitizers, the fuzzer's bounded run, clang's warnings, and a library without threads (which have a
+# variant of their own).
 sanitize() {
     if [ "$LONG" = 1 ]; then
         configure sanitize -DSTREAMKL_STAND_INS=ON -DSTREAMKL_AVX512=ON -DSTREAMKL_SANITIZE=address,undefined &&
@@ -126,18 +127,13 @@ valgrind_some() {
     [ "$LONG" = 1 ] && some="$some isa device blas"
     # shellcheck disable=SC2086 # words
     printf 'test_%s\n' $some |
-        STREAMKL_TEST_CASES=6 xargs -P "$JOBS" -I '{}' valgrind -q --error-exitcode=9 --leak-check=full \
+        STREAMKL_TEST_CASES=3 xargs -P "$JOBS" -I '{}' valgrind -q --error-exitcode=9 --leak-check=full \
             --errors-for-leak-kinds=definite --show-leak-kinds=definite "$BUILD/tests/{}"
 }
 
 with_clang() {
     have clang clang || { why="clang is not here and cannot be installed"; return 77; }
-    set -- -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON
-    if [ "$LONG" = 1 ]; then
-        configure clang "$@" && programs clang
-    else # its sanitizers have compiled the rest, with the same warnings
-        only clang 'vmath half float_mode engine divergences labels listed exact isa' "$@"
-    fi
+    configure clang -DCMAKE_C_COMPILER=clang -DSTREAMKL_WERROR=ON && programs clang
 }
 
 serial() {
@@ -191,7 +187,7 @@ if [ $# = 0 ] && [ "$LONG" = 1 ]; then
 elif [ $# = 0 ]; then
     tests/run_all.sh thread >"$BUILD/variants/thread.out" 2>&1 &
     beside=$!
-    set -- cuda browser sanitize valgrind clang aarch64
+    set -- cuda browser sanitize valgrind aarch64
 fi
 for wanted in "$@"; do
     case $wanted in

@@ -24,7 +24,7 @@ static void families_of_sweeps(void)
     for (int k = 0; k < test_cases(test_first(6, 12), 4); k++) {
         int attention = k % 4 == 3;
         struct kit_case c = attention ? kit_attention_case(33, 150, 64)
-                                      : kit_linear_case(k % 2 ? 130 : 37, k < 3 ? 300 : 150, dims[k % 3]);
+                                      : kit_linear_case(k % 4 == 1 ? 130 : 37, k < 3 ? 300 : 150, dims[k % 3]);
         c.dtype[S] = c.dtype[T] = types[k % 3];
         c.place = KIT_ALIGNED;
         kit_set_divergence(&c,
@@ -67,7 +67,7 @@ static void packed_sequences(void)
 {
     static const int64_t dims[] = {64, 264, 21};
     for (int k = 0; k < 4; k++) {
-        struct kit_case c = kit_attention_case(70, 150, dims[k % 3]);
+        struct kit_case c = kit_attention_case(k ? 40 : 70, k ? 90 : 150, dims[k % 3]);
         c.dtype[S] = c.dtype[T] = k == 2 ? SKL_F32 : SKL_BF16, c.place = KIT_ALIGNED;
         c.packed = 4, c.causal = k % 2, c.details = 1, c.heads = 2;
         c.support = k == 3 ? 20 : 0, c.mass_ids = k == 3 ? 0 : 40;

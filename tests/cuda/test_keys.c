@@ -302,7 +302,7 @@ int main(void)
     random_lists(test_cases(getenv("STREAMKL_TEST_LONG") ? 100 : 8, 3));
     adopt(loss, sizeof loss, 0), adopt(da, sizeof da, 0), adopt(db, sizeof db, 0), adopt(dw, sizeof dw, 0);
     adopt(rows, sizeof rows, 0), adopt(&value, sizeof value, 0);
-    random_indexers(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 8, 4));
+    random_indexers(test_cases(getenv("STREAMKL_TEST_LONG") ? 200 : 5, 4));
     on_tensor_cores(test_cases(getenv("STREAMKL_TEST_LONG") ? 60 : 6, 4));
     whole_tiles();
     roundings(SKL_BF16);

@@ -20,6 +20,7 @@ static void families_of_kernels(void)
     for (int k = 0; k < test_cases(test_first(7, 10), 5); k++) { /* seven have every divergence */
         struct kit_case c = with_sinks(dims[k % 5], k % 5 == 4 ? SKL_F32 : k % 2 ? SKL_F16 : SKL_BF16);
         int divergence = k % KIT_DIVERGENCE_COUNT;
+        c.rows = k % 5 == 0 ? 70 : 40; /* two tiles of rows, or one */
         kit_set_divergence(&c, divergence == SKL_TOTAL_VARIATION ? SKL_JSD : divergence);
         c.sinks = 1 + k % 3, c.own = k % 2, c.temperature = k % 3 == 1 ? 2 : 1;
         c.batch = k % 4 ? 1 : 2, c.ranges = k % 3 == 1, c.packed = k % 4 == 3 ? 3 : 0;

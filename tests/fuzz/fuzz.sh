@@ -46,16 +46,22 @@ run() {
 bounded() {
     fixed=
     setarch "$(uname -m)" -R true 2>/dev/null && fixed="setarch $(uname -m) -R"
-    for task in "arguments 30000 120" "problems 300 48"; do
-        # shellcheck disable=SC2086
-        set -- $task
-        run "$1" -seed=1 -runs="$2" -max_len="$3" -len_control=0 -verbosity=0 >"$found/$1.log" 2>&1 || {
-            tail -40 "$found/$1.log"
-            echo "fuzz_$1: FAILED; $found/$1-* repeats it"
-            return 1
-        }
+    bounded_run arguments 30000 120 &
+    other=$!
+    bounded_run problems 300 48
+    code=$?
+    wait $other && return $code
+}
+
+# bounded_run TARGET RUNS BYTES
+bounded_run() {
+    run "$1" -seed=1 -runs="$2" -max_len="$3" -len_control=0 -verbosity=0 >"$found/$1.log" 2>&1 && {
         echo "fuzz_$1: $2 runs, nothing found"
-    done
+        return 0
+    }
+    tail -40 "$found/$1.log"
+    echo "fuzz_$1: FAILED; $found/$1-* repeats it"
+    return 1
 }
 
 have_fuzzer || { echo "skipped: no clang with libFuzzer, and it cannot be installed"; exit 77; }
