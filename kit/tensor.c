@@ -188,8 +188,7 @@ int kit_take(struct kit_tensor *t, double *values)
         char *first = (char *)t->t.data + kit_offset(&t->t, i) * (int64_t)element;
         if (step == 1)
             memset(first, KIT_CANARY, (size_t)row * element);
-        for (int64_t j = 0; step != 1 && j < row; j++)
-            memset(first + j * step * (int64_t)element, KIT_CANARY, element);
+        for (int64_t j = 0; step != 1 && j < row; j++) memset(first + j * step * (int64_t)element, KIT_CANARY, element);
     }
     return kit_is_canary(&t->memory);
 }
