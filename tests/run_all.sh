@@ -179,15 +179,16 @@ install_all() {
 
 mkdir -p "$BUILD/variants"
 [ "${1:-}" = install ] && install_all && exit
-# With `make test` the threads' variant runs beside the others, since it leaves half of the processors' time: its tests
-# wait for threads that do not come.
+# With `make test` there are two rows of variants side by side, since none of them keeps all processors busy: builds are
+# configured and linked, and tests of threads wait for threads that do not come.
 beside=
 if [ $# = 0 ] && [ "$LONG" = 1 ]; then
     set -- cuda browser sanitize thread valgrind clang serial aarch64
 elif [ $# = 0 ]; then
-    tests/run_all.sh thread >"$BUILD/variants/thread.out" 2>&1 &
+    tests/run_all.sh thread valgrind aarch64 >"$BUILD/variants/beside.out" 2>&1 &
     beside=$!
-    set -- cuda browser sanitize valgrind aarch64
+    trap 'kill "$beside"; exit 130' INT TERM # a shell's background jobs do not hear Ctrl-C
+    set -- cuda browser sanitize
 fi
 for wanted in "$@"; do
     case $wanted in
@@ -199,9 +200,9 @@ for wanted in "$@"; do
 done
 if [ -n "$beside" ]; then
     wait "$beside" || failures=$((failures + 1))
-    sed '/^variants:/,$d' "$BUILD/variants/thread.out"
+    sed '/^variants:/,$d' "$BUILD/variants/beside.out"
     summary="$summary
-$(tail -1 "$BUILD/variants/thread.out")"
+$(sed '1,/^variants:/d' "$BUILD/variants/beside.out")"
 fi
 printf '\nvariants:%s\n' "$summary"
 [ $failures = 0 ]
