@@ -47,13 +47,16 @@ static int has_fast_avx512bf16(void)
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Eight tiles of 16 lines of 64 bytes, and the products of bf16. */
+/* Eight tiles of 16 lines of 64 bytes, and the products of bf16. The number of tiles is taken from the room that XSAVE
+ * needs for them, not from leaf 0x1d, which describes their shape: some virtual machines give their guests AMX and end
+ * CPUID at leaf 0x1c. Palette 1, the only one there is, is of this shape. */
 static int has_amx(void)
 {
+    enum { XSAVE_LEAF = 0xd, XTILEDATA = 18, TILES_BYTES = 8 * 16 * 64 };
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & 1u << 22) || !(d & 1u << 24))
         return 0;
-    return __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) && (b & 0xffff) == 64 && b >> 16 >= 8 && (c & 0xffff) >= 16;
+    return __get_cpuid_count(XSAVE_LEAF, XTILEDATA, &a, &b, &c, &d) && a == TILES_BYTES;
 }
 
 /* The system gives tiles to a process that asks, once and for all its threads, and may refuse: where an alternative
