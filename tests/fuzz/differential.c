@@ -14,7 +14,7 @@
 
 struct counts {
     int64_t calls[KINDS][PATHS], failed[KINDS][PATHS];
-    int64_t of_use[2][3], of_isa[5], of_tail[4][2];
+    int64_t of_use[2][3], of_isa[SKL_ISA_NEONBF16 + 1], of_tail[4][2];
     int64_t compared, unbounded, failures;
     double worst[KINDS][RATIOS];
 };
@@ -58,7 +58,7 @@ static void print_counts(const struct counts *t, int64_t calls, uint64_t seed)
     printf("listed teachers: bucket %lld, reverse %lld; renormalise %lld, reverse %lld; zero %lld; teacher %lld\n",
            (long long)t->of_tail[0][0], (long long)t->of_tail[0][1], (long long)t->of_tail[1][0],
            (long long)t->of_tail[1][1], (long long)t->of_tail[2][0], (long long)t->of_tail[3][0]);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i <= SKL_ISA_NEONBF16; i++)
         if (t->of_isa[i])
             printf("%s %lld  ", skl_isa_name((enum skl_isa)i), (long long)t->of_isa[i]);
     printf("\n%lld numbers compared, %lld more had no bound (eager f32 would know nothing of them)\n",

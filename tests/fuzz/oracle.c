@@ -219,6 +219,18 @@ static double copies(const struct skl_tensor *t, int first)
     return k;
 }
 
+/* Tiles multiply dz of bf16 operands as the sum of two bf16 numbers: half a unit of the second one's last place is
+ * lost, 2^-18 of dz, and as much again where the first was cut off and not rounded. */
+static double lost_in_parts(const struct call *c)
+{
+    const struct skl_problem *p = &c->p;
+    const struct skl_tensor *operands[] = {&p->s.a, &p->s.b, &p->t.a, &p->t.b};
+    for (int i = 0; i < 4; i++)
+        if (operands[i]->data && operands[i]->dtype != SKL_BF16)
+            return 0;
+    return (p->isa == SKL_ISA_BEST || p->isa == SKL_ISA_AMX) && skl_isa_available(SKL_ISA_AMX) ? 0x1p-17 : 0;
+}
+
 /* dz into the gradients of one side, all times g. skip_below may leave out entries up to it. */
 static void add_gradients(const struct call *c, int side, int64_t row, const struct distribution *d, struct oracle *o)
 {
@@ -229,6 +241,7 @@ static void add_gradients(const struct call *c, int side, int64_t row, const str
     double lose_a = U * (4 + 2 * sqrt(n * copies(&s->b.t, s->b.t.ndim - 2))),
            lose_b = U * (4 + 2 * sqrt((double)c->rows * copies(&s->a.t, 0)));
     const double *a = s->A + row * s->dim;
+    lose_a += lost_in_parts(c), lose_b += lost_in_parts(c);
     for (int64_t j = c->lo[row]; j < c->hi[row]; j++) {
         int64_t k = j - c->lo[row], at = (draw_matrix(c, side, row) * s->height + j) * s->dim;
         double dx = g * times(d->dz[k], d->slope[k]);

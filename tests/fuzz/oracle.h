@@ -19,6 +19,7 @@
  *   gradients  product rule on dz, then sums of n terms: u (4 + 2 sqrt n) of their sizes, the same random walk. Of
  *              operands that repeat themselves through strides of 0, terms are alike and rounded alike: u (4 + 2 n).
  *              (Terms that are alike by chance are not counted: a flat row of 400 columns is off by u sqrt n.)
+ *              Where tiles multiply bf16 operands 2^-17 of every term more: dz goes into them as two bf16 numbers.
  *
  * Nothing here is taken from the library's sources: neither the reference nor the tests' helpers.
  */
