@@ -28,6 +28,7 @@ set(sources
   src/cpu/index.c
   src/cpu/isa.c
   src/cpu/keys.c
+  src/cpu/keys_in_place.c
   src/cpu/layout.c
   src/cpu/listed.c
   src/cpu/kept_heads.c

@@ -15,20 +15,22 @@ static struct kit_case lists(int64_t rows, int64_t cols, int64_t dim, int64_t su
     return c;
 }
 
-/* Heads that fill a panel or not, one key head or several, long vectors, few and many keys. */
+/* Heads that fill a panel or not, one key head or several, long vectors, few and many keys; the last three of lists that
+ * have little in common and several tiles, which stay in place where there are kernels for that. */
 static void test_against_reference(void)
 {
     static const struct {
         int64_t rows, cols, dim, support, block, heads, key_s, key_t;
-    } sizes[] = {{70, 70, 16, 5, 0, 4, 4, 4},    {40, 300, 24, 60, 0, 32, 1, 1}, {20, 600, 33, 150, 0, 16, 1, 2},
-                 {20, 1200, 8, 9, 64, 6, 3, 1},  {90, 300, 16, 3, 50, 1, 1, 1},  {8, 300, 8, 250, 0, 70, 1, 1},
-                 {20, 300, 300, 40, 0, 2, 1, 1}, {1, 300, 8, 250, 0, 3, 3, 1},   {60, 1, 8, 4, 0, 2, 2, 2}};
+    } sizes[] = {{70, 70, 16, 5, 0, 4, 4, 4},     {40, 300, 24, 60, 0, 32, 1, 1},  {20, 600, 33, 150, 0, 16, 1, 2},
+                 {20, 1200, 8, 9, 64, 6, 3, 1},   {90, 300, 16, 3, 50, 1, 1, 1},   {8, 300, 8, 250, 0, 70, 1, 1},
+                 {20, 300, 300, 40, 0, 2, 1, 1},  {1, 300, 8, 250, 0, 3, 3, 1},    {60, 1, 8, 4, 0, 2, 2, 2},
+                 {12, 2000, 40, 300, 0, 4, 1, 1}, {10, 1500, 70, 250, 0, 5, 1, 1}, {8, 900, 20, 200, 0, 7, 1, 1}};
     for (int k = 0; k < COUNT(sizes); k++) {
         int64_t rows = test_quick() ? (sizes[k].rows + 1) / 2 : sizes[k].rows;
         struct kit_case c = lists(rows, sizes[k].cols, sizes[k].dim, sizes[k].support);
         c.support_block = sizes[k].block, c.heads = sizes[k].heads;
         c.key_heads[S] = sizes[k].key_s, c.key_heads[T] = sizes[k].key_t;
-        c.causal = k % 3 != 2, c.ranges = k == 3 || k == 5, c.left = k == 1 ? 200 : -1;
+        c.causal = k % 3 != 2, c.ranges = k == 3 || k == 5 || k == 10, c.left = k == 1 ? 200 : -1;
         c.dtype[S] = c.dtype[T] = k % 3, c.own = k % 2, c.layout = k % 2 ? KIT_HEADS_IN : KIT_DENSE;
         c.divergence = k == 4 ? SKL_JSD : k == 7 ? SKL_REVERSE_KL : SKL_FORWARD_KL;
         c.weights = k == 1 || k == 6 ? KIT_SOME_ZERO : KIT_UNWEIGHTED;
@@ -68,9 +70,9 @@ static void test_everything_listed(void)
 }
 
 /* The bits are those of one thread, also with little memory. */
-static void test_threads(int64_t heads, int own, double skip_below)
+static void test_threads(int64_t heads, int own, double skip_below, int64_t cols)
 {
-    struct kit_case c = lists(test_quick() ? 40 : 300, 700, 16, 100);
+    struct kit_case c = lists(test_quick() ? 40 : 300, cols, 16, cols / 7);
     c.heads = heads, c.key_heads[S] = c.key_heads[T] = 1, c.own = own, c.dtype[S] = own ? SKL_BF16 : SKL_F32;
     c.skip_below = skip_below;
     test_same_bits(&c);
@@ -153,9 +155,10 @@ int main(void)
     test_against_reference();
     test_with_others();
     test_everything_listed();
-    test_threads(32, 0, 0);
-    test_threads(3, 1, 0);
-    test_threads(3, 0, 0x1p-24);
+    test_threads(32, 0, 0, 700);
+    test_threads(3, 1, 0, 700);
+    test_threads(3, 0, 0x1p-24, 700);
+    test_threads(4, 0, 0, test_quick() ? 1400 : 2100); /* several tiles of lists in place */
     test_nan_stays();
     test_refused();
     return test_end();

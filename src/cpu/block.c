@@ -112,7 +112,7 @@ static void cut_columns(const struct skl_run *run, struct skl_block *block, int6
 {
     int64_t seen = skl_seen_tiles(block);
     block->chunks = skl_chunks_of(&run->plan, blocks,
-                                  block->keys ? run->plan.chunks : seen); /* lists are counted later */
+                                  run->plan.queries ? run->plan.chunks : seen); /* lists are counted later */
     block->kept_from = run->plan.keeps_seen ? block->first_column / block->bk : 0;
 }
 

@@ -173,6 +173,20 @@ static void add_step(const struct skl_worker *w, const struct skl_block *block, 
                                            db + d, stride);
 }
 
+/* All of it, for keys in place. */
+static void add_to_keys(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
+                        const float *dz)
+{
+    const struct skl_run *run = w->run;
+    int64_t dim = run->work->side[side].dim, panel_size = (int64_t)SKL_BK * run->plan.kernels->nr, stride;
+    float *db = skl_sum_of_columns(run->work, block, side, 0, &stride);
+    for (int panel = 0; panel < skl_panels_in_use(run, block); panel++) {
+        struct skl_key_list lists[SKL_NR_MAX];
+        struct skl_columns keys = skl_with_lists(run, block, panel, tile, (struct skl_columns){0}, lists);
+        run->plan.products[side]->grad_keys(keys, dim, dz + panel * panel_size, block->pack[side], panel, db, stride);
+    }
+}
+
 /* All of it; 'next' is the tile of logits that will be wanted after this one. Before it da will want the tile's
  * columns, which a sweep has read long ago. */
 void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
@@ -271,7 +285,7 @@ static struct skl_columns columns_for_rows(const struct skl_worker *w, struct sk
                                            int64_t d0, int d)
 {
     const struct skl_run *run = w->run;
-    int masked = block->keys ? block->masked : skl_ranged(run->work) && masked_tile(run, block, tile);
+    int masked = run->plan.queries ? block->masked : skl_ranged(run->work) && masked_tile(run, block, tile);
     return skl_fetch_columns_back(run, block, side, run->work->side[side].member, tile, d0, d, masked,
                                   w->scratch.columns[0]);
 }
@@ -324,6 +338,8 @@ void skl_grad_rows_tile(const struct skl_worker *w, struct skl_block *block, int
             soon = soon_columns(run, block, side, tile + 1, d0, d, panel - from, end - from, &scores);
         skl_tile_range(run, block, panel, tile, &j0, &j1);
         int strips = (j1 - j0 + k->mr - 1) / k->mr;
+        struct skl_key_list lists[SKL_NR_MAX];
+        columns = skl_with_lists(run, block, panel, tile, columns, lists);
         run->plan.products[side]->grad_rows(strips * k->mr, d, live + panel * SKL_STRIPS_MAX + j0 / k->mr, columns, j0,
                                             dz + panel * panel_size + j0 * k->nr, soon, add,
                                             da + (panel * dim + d0) * k->nr);
@@ -363,6 +379,8 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
         split_dz(w, block, tile, side, y[side]);
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
+    else if (s->grad_b.data && run->plan.in_place)
+        add_to_keys(w, block, tile, side, y[side]);
     else if (s->grad_b.data)
         skl_add_to_columns(w, block, tile, side, 0, y[side], live, kept ? y[!side] + tile_size : NULL);
     if (s->grad_a.data && few)
@@ -383,7 +401,7 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
             y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + (tile - block->kept_from) * tile_size;
         make_dz(w, block, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
-            int few = run->work->skip_below > 0 && !block->keys &&
+            int few = run->work->skip_below > 0 && !run->plan.queries &&
                       count[side] * SKL_LISTED <= (int64_t)block->bk * block->n;
             float *da = block->da[side] ? block->da[side] + chunk * skl_da_size(run->work, &run->plan, side) : NULL;
             if ((run->work->grads & 1 << side) && run->work->side[side].scorer == SKL_INDEX)

@@ -66,7 +66,7 @@ void skl_grad_index(const struct skl_worker *w, struct skl_block *block, int64_t
         memset(block->dw[side] + chunk * s->members * run->plan.block_rows, 0,
                (size_t)(s->members * run->plan.block_rows) * sizeof(double));
     for (int64_t k = 0; k < s->members; k++) {
-        struct skl_columns columns = {NULL, 0};
+        struct skl_columns columns = {0};
         float *da = block->da[side] ? block->da[side] + (chunk * s->members + k) * size : NULL;
         float *dx = block->of_heads[side] ? skl_kept_head(run, block, side, tile, k) : w->scratch.of_head;
         if (!block->of_heads[side])

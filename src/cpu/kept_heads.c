@@ -45,7 +45,7 @@ void skl_keep_heads(const struct skl_worker *w, const struct skl_block *block, i
     int64_t x_stride = s->dim <= run->plan.products[side]->kc ? 0 : size;
     skl_chunk_range(block, chunk, &first, &last);
     for (int64_t tile = first; tile < last; tile++) {
-        struct skl_columns columns = {NULL, 0};
+        struct skl_columns columns = {0};
         for (int64_t k = 0; k < s->members; k++)
             skl_score_head(w, block, side, k, tile, w->scratch.of_head, x_stride,
                            skl_kept_head(run, block, side, tile, k), size, &columns);

@@ -103,10 +103,20 @@ struct skl_soon {
     int stream; /* logits: not packed but used in place, and all of a tile for one panel: memory is the limit */
 };
 
-/* A tile of columns, packed or the operand itself, from entry d0 of dim on. */
+/* A tile's keys of one list, and whose they are: rows lane .. lane + lanes - 1 of a panel. */
+struct skl_key_list {
+    const int32_t *keys;
+    int n, left; /* keys of this tile, and from its first one to the end of the list, which may be asked for */
+    int lane, lanes;
+};
+
+/* A tile of columns, packed or the operand itself, from entry d0 of dim on; or listed keys where they lie. */
 struct skl_columns {
     const void *at;
     int64_t ld; /* from column to column, in elements of the pack */
+    /* For products of keys in place alone, which find all of the operand's columns at 'at': those of a panel's lists. */
+    const struct skl_key_list *lists;
+    int count, dtype;
 };
 
 /* What a unit of the processor held when a call began, and gets back when it ends: the tile configuration. */
@@ -155,6 +165,11 @@ struct skl_products {
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
                          int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride);
 
+    /* Where rows list their keys, and these are used where they lie: columns() and grad_columns() are not there, but
+     * db of each key of a panel's lists += dz^T a, for all of dim. 'panel' is which of the block's. */
+    void (*grad_keys)(struct skl_columns keys, int64_t dim, const float *dz, const void *block, int panel, float *db,
+                      int64_t stride);
+
     /* The same over lists of entries: sum over k of x[k] times row at[k] of a block, or column at[k] of a tile. */
     void (*add_rows)(int n, const uint16_t *at, const float *x, const void *block, int rows, int dim, float *sum);
     void (*add_columns)(int n, const uint16_t *at, const float *x, struct skl_columns columns, int dim, float *sum);
@@ -181,6 +196,7 @@ struct skl_kernels {
     /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where logits
      * may be made of bf16 parts (NULL: no others). */
     const struct skl_products *products[3], *rounded, *split;
+    const struct skl_products *in_place; /* for rows that list their keys, whatever the dtypes; NULL: none */
 
     void (*convert)(int64_t n, const void *x, int dtype, float *y);               /* y = (f32) x */
     void (*convert_back)(int64_t n, const float *x, int dtype, void *y);          /* y = (dtype) x */

@@ -69,7 +69,13 @@ size_t skl_lay_block(const struct skl_work *w, const struct skl_plan *plan, char
     if (!w->side[0].dim) /* without a teacher: never used, but an address */
         block->y[0] = block->y[1];
     int64_t listed_columns = plan->tiles * SKL_BK;
-    block->keys = plan->queries ? take(memory, &at, 8 * listed_columns) : NULL;
+    int in_place = plan->in_place, together = plan->queries && !in_place;
+    block->keys = together ? take(memory, &at, 8 * listed_columns) : NULL;
+    block->listed = in_place ? take(memory, &at, 4 * skl_lists(plan) * plan->listed) : NULL;
+    block->list_length = in_place ? take(memory, &at, 4 * skl_lists(plan)) : NULL;
+    block->list_of = in_place ? take(memory, &at, 4 * rows) : NULL;
+    block->starts = in_place ? take(memory, &at, 4 * skl_lists(plan) * (plan->tiles + 1)) : NULL;
+    block->lines = in_place ? take(memory, &at, 4 * plan->tiles * plan->panels) : NULL;
     block->seen = skl_rows_differ(w, plan) ? take(memory, &at, 4 * plan->panels * listed_columns) : NULL;
     block->factors = take(memory, &at, (int64_t)sizeof *block->factors * plan->panels);
     block->row = take(memory, &at, 8 * rows);
@@ -97,7 +103,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
 {
     int64_t tile = 4 * (int64_t)SKL_BK * plan->kernels->nr;
     int64_t columns = skl_pack_bytes(plan);
-    if (plan->queries) /* keys side by side behind it */
+    if (plan->queries && !plan->in_place) /* keys side by side behind it */
         columns += 4 * SKL_BK *
                    least(most(w->side[0].dim, w->side[1].dim), most(plan->products[0]->kc, plan->products[1]->kc));
     int one = plan->one_panel && !(plan->by_tile && plan->recompute); /* panel at a time */
@@ -125,9 +131,10 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
         lay_lists(memory, &at, plan->block_rows, entries, &scratch->by_row);
         scratch->listed_da = take(memory, &at, 4 * plan->kernels->nr * most(w->side[0].dim, w->side[1].dim));
     }
-    int64_t marked = skl_rows_differ(w, plan) ? plan->panels : 1;
-    scratch->marks = plan->queries ? take(memory, &at, 4 * marked * plan->columns) : NULL;
-    scratch->db = plan->queries && plan->own_columns
+    int differ = skl_rows_differ(w, plan);
+    scratch->marks = differ ? take(memory, &at, 4 * plan->panels * plan->columns) : NULL;
+    scratch->bits = plan->queries && !differ ? take(memory, &at, (plan->columns + 63) / 64 * 8) : NULL;
+    scratch->db = plan->queries && !plan->in_place && plan->own_columns
                       ? take(memory, &at, 4 * SKL_BK * most(w->side[0].dim, w->side[1].dim))
                       : NULL;
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));

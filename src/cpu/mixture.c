@@ -123,7 +123,7 @@ void skl_score_heads(const struct skl_worker *w, const struct skl_block *block, 
 {
     const struct skl_run *run = w->run;
     const struct skl_work_side *s = &run->work->side[side];
-    struct skl_columns columns = {NULL, 0};
+    struct skl_columns columns = {0};
     int nr = run->plan.kernels->nr;
     int stay = s->scorer == SKL_INDEX && block->of_heads[side];
     int64_t x_stride = s->dim <= run->plan.products[side]->kc && !stay ? 0 : (int64_t)SKL_BK * nr;

@@ -231,6 +231,8 @@ static void choose_tiles(struct skl_plan *plan)
         bk = round_up((columns + tiles - 1) / tiles, strip);
     plan->bk = (int)most(least(bk, SKL_BK), strip), plan->strip = (int)strip;
     plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
+    if (plan->in_place)
+        skl_cut_in_place(plan), chunks = aimed_chunks(plan, plan->tiles);
     plan->tasks = plan->by_tile ? chunks : TASKS;
 }
 
@@ -274,7 +276,8 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
     if (skl_has_support(w))
         skl_choose_queries(w, plan);
     int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
-    const struct skl_products *products = rounded           ? plan->kernels->rounded
+    const struct skl_products *products = plan->in_place    ? plan->kernels->in_place
+                                          : rounded         ? plan->kernels->rounded
                                           : splits(w, plan) ? plan->kernels->split
                                                             : plan->kernels->products[dtype];
     plan->products[0] = plan->products[1] = products;

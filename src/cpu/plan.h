@@ -58,6 +58,8 @@ struct skl_plan {
     int64_t rows, columns;   /* of the largest segment */
     int64_t tiles;           /* of these columns; with lists of keys, of those that a block may list */
     int64_t queries, listed; /* lists of keys: most queries of a block, and keys that they list; 0: no lists */
+    int in_place;            /* ... keys are used where they lie; 'listed' is of a list then, */
+    int64_t lists;           /* ... and this is how many lists a block has at most */
     int64_t groups;          /* of segments; a group's are worked on one after the other */
     int alone;               /* a task is a group, which one thread works through from packing to writing */
     int clears;              /* ... and whose results and gradients it clears itself */
@@ -124,7 +126,12 @@ struct skl_block {
     int32_t *picked;                   /* [chunks][block_rows]: how many there are */
     float *sink[2], *sink_dz[2];       /* [block_rows]: the sink's score, and its part of the gradient */
     struct skl_panel_factors *factors; /* [panels] */
-    int64_t *keys;  /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
+    int64_t *keys;   /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
+    int32_t *listed; /* [lists][plan.listed]: keys in place, of each list in order; NULL: none */
+    int32_t *list_length; /* [lists] */
+    int32_t *list_of;     /* [block_rows]: the row's list */
+    int32_t *starts;      /* [tiles + 1][lists]: where each tile's keys begin in each list */
+    int32_t *lines;       /* [tiles][panels]: most keys that a row of the panel has in the tile */
     uint32_t *seen; /* [panels][tiles][SKL_BK]: which rows of a panel see a column; NULL: a block's rows see the same */
     int64_t *row, *lo, *hi;        /* [block_rows]: row number and the columns it sees */
     int64_t (*at)[3];              /* [block_rows]: (b, h, i) of the row */
@@ -166,7 +173,8 @@ struct skl_lists {
 struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
     void *columns[2];        /* a pack of a tile of columns, and behind it listed keys side by side */
-    uint32_t *marks;         /* [panels or 1][columns]: which rows of a panel list a column, a bit for each */
+    uint32_t *marks;         /* [panels][columns]: which rows of a panel list a column, a bit for each */
+    uint64_t *bits;          /* [columns / 64]: which columns are listed, where all rows of a block see the same */
     float *db;               /* [SKL_BK][dim]: what a tile adds to the gradient of listed keys */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
     float *pool_l;           /* [panels][SKL_BK][nr]: sums of a tile of pooled blocks */
@@ -240,10 +248,17 @@ static inline size_t skl_shared_bytes(const struct skl_plan *plan)
     return plan->alone ? 0 : (size_t)plan->blocks * plan->block_bytes;
 }
 
+/* Lists of a block whose keys stay in place: one of its rows may have each. */
+static inline int64_t skl_lists(const struct skl_plan *plan)
+{
+    return plan->lists < plan->block_rows ? plan->lists : plan->block_rows;
+}
+
 /* With lists of keys: may rows of a block see different columns? */
 static inline int skl_rows_differ(const struct skl_work *w, const struct skl_plan *plan)
 {
-    return plan->queries > 1 || (plan->queries && (w->begin.data || w->end.data)); /* of heads, too */
+    int ranges = w->begin.data || w->end.data; /* of heads, too */
+    return plan->queries && !plan->in_place && (plan->queries > 1 || ranges);
 }
 
 /* Bytes of a tile of columns that are not for gathered keys: one pack serves both sides. */
@@ -259,6 +274,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, stru
 
 /* keys.c: which rows of lists of keys share a block, and in which kernels. */
 void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
+void skl_cut_in_place(struct skl_plan *plan); /* keys_in_place.c: its tiles */
 
 /* kept_heads.c: sides of which something is kept for every head, if there is room. A mixture whose denominators are not
  * given takes one sweep over its heads then, and an index makes no product twice. */

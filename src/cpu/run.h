@@ -135,6 +135,17 @@ void skl_mask_panel(const struct skl_run *run, const int *lo, const int *hi, int
 /* keys.c: with lists of keys, which columns a block has. The tile's columns that rows of a panel do not list become
  * 'with'. */
 void skl_list_keys(const struct skl_worker *w, struct skl_block *block);
+/* A bit in scratch.bits for each key of the list of the block's row i that the row sees; have two rows one list? */
+void skl_mark_keys(const struct skl_worker *w, const struct skl_block *block, int i);
+int skl_same_list(const struct skl_run *run, const struct skl_block *block, int i, int j);
+/* keys_in_place.c: makes the block's lists and returns the number of its tiles; which lines of a tile the rows of a
+ * panel have keys in; and 'columns' with the panel's lists, for which there is room for nr. Where keys do not stay in
+ * place, 'columns' as they are. */
+int64_t skl_list_in_place(const struct skl_worker *w, struct skl_block *block);
+void skl_lines_of_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *lo,
+                        int *hi);
+struct skl_columns skl_with_lists(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile,
+                                  struct skl_columns columns, struct skl_key_list *lists);
 void skl_hide_keys(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, float with,
                    float *const from_j0[2]);
 /* Row j of a matrix [dim] of sums into the sum of listed key j, j being the tile's columns. */

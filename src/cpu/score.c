@@ -43,10 +43,21 @@ static const char *tile_at(const struct skl_run *run, const struct skl_block *bl
     return to;
 }
 
+/* Keys where they lie, all of dim; whose they are is said of each panel. */
+static struct skl_columns keys_in_place(const struct skl_run *run, const struct skl_block *block, int side,
+                                        int64_t member)
+{
+    const struct skl_operand *b = &run->work->side[side].b;
+    return (struct skl_columns){
+        .at = column_at(run->work, block, side, member, 0, 0), .ld = b->stride[2], .dtype = b->dtype};
+}
+
 struct skl_columns skl_fetch_columns(const struct skl_run *run, const struct skl_block *block, int side, int64_t member,
                                      int64_t tile, int64_t d0, int k, void *pack)
 {
     int64_t stride;
+    if (run->plan.in_place)
+        return keys_in_place(run, block, side, member);
     const char *b = tile_at(run, block, side, member, tile, d0, k, pack, &stride);
     return run->plan.products[side]->columns(skl_tile_columns(block, tile), k, b, run->work->side[side].b.dtype, stride,
                                              pack);
@@ -56,6 +67,8 @@ struct skl_columns skl_fetch_columns_back(const struct skl_run *run, const struc
                                           int64_t member, int64_t tile, int64_t d0, int k, int clean, void *pack)
 {
     int64_t stride;
+    if (run->plan.in_place)
+        return keys_in_place(run, block, side, member);
     const char *b = tile_at(run, block, side, member, tile, d0, k, pack, &stride);
     return run->plan.products[side]->columns_back(skl_tile_columns(block, tile), k, b, run->work->side[side].b.dtype,
                                                   stride, clean, pack);
@@ -70,7 +83,7 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
     const struct skl_work_side *s = &w->side[side];
     struct skl_soon soon = {0};
     int64_t size = skl_size_of(s->b.dtype), left = s->dim - d0;
-    if (tile * block->bk >= block->last_column || !s->dim)
+    if (tile * block->bk >= block->last_column || !s->dim || run->plan.in_place)
         return soon;
     int n = skl_tile_columns(block, tile), first = n * part / parts, kc = run->plan.products[side]->kc;
     soon.at = column_at(w, block, side, member, block->keys ? 0 : tile * block->bk + first, d0);
@@ -110,6 +123,8 @@ static void score_columns(const struct skl_run *run, const struct skl_block *blo
         add = 1;
     }
     const char *rows = block->panel[side] + (panel * skl_packs(s) + pack) * products->panel_bytes(s->dim);
+    struct skl_key_list lists[SKL_NR_MAX];
+    columns = skl_with_lists(run, block, panel, tile, columns, lists);
     products->logits(j1 - j0, k, columns, j0, rows, d0, soon, add, y);
 }
 
@@ -234,7 +249,7 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
 {
     const struct skl_run *run = w->run;
     int panels = skl_panels_in_use(run, block), to = w->to < panels ? w->to : panels;
-    struct skl_columns columns[2] = {{NULL, 0}, {NULL, 0}};
+    struct skl_columns columns[2] = {{0}, {0}};
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &run->work->side[side];
         if (s->dim && run->plan.one_panel)

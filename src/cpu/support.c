@@ -37,6 +37,8 @@ void skl_set_ranges(const struct skl_run *run, struct skl_block *block)
 void skl_tile_range(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile, int *j0, int *j1)
 {
     int64_t lo = block->panel_lo[panel] - tile * block->bk, hi = block->panel_hi[panel] - tile * block->bk;
+    if (block->lines) /* keys in place: lines of a tile, not columns */
+        lo = 0, hi = block->lines[tile * run->plan.panels + panel];
     lo = lo < 0 ? 0 : lo;
     hi = hi > block->bk ? block->bk : hi;
     if (lo >= hi)
@@ -49,6 +51,11 @@ int skl_panel_mask(const struct skl_run *run, const struct skl_block *block, int
     int nr = run->plan.kernels->nr, j0, j1, masked = 0;
     skl_tile_range(run, block, panel, tile, &j0, &j1);
     int64_t c0 = tile * block->bk + j0;
+    if (block->lines) {
+        skl_lines_of_panel(run, block, panel, tile, lo, hi);
+        for (int i = 0; i < nr; i++) masked |= hi[i] < j1;
+        return masked;
+    }
     for (int i = 0; i < nr; i++) lo[i] = 0, hi[i] = j1 - j0;
     if (c0 >= block->whole_lo[panel] && c0 + (j1 - j0) <= block->whole_hi[panel])
         return 0;

@@ -130,9 +130,9 @@ static int serves(int n, const void *b, int dtype, int64_t stride)
 static struct skl_columns columns_of(int n, int k, const void *b, int dtype, int64_t stride, void *pack)
 {
     if (serves(n, b, dtype, stride))
-        return (struct skl_columns){b, stride};
+        return (struct skl_columns){.at = b, .ld = stride};
     pack_columns(n, k, b, dtype, stride, pack);
-    return (struct skl_columns){pack, LDK};
+    return (struct skl_columns){.at = pack, .ld = LDK};
 }
 
 /* n columns of k entries into strips[k / MR][SKL_BK][MR], zeros after them as above. */
@@ -160,7 +160,7 @@ static void pack_strips(int n, int k, const void *b, int dtype, int64_t stride, 
 static struct skl_columns columns_back(int n, int k, const void *b, int dtype, int64_t stride, int clean, void *pack)
 {
     if (!clean && k % MR == 0 && stride != MR && serves(n, b, dtype, stride))
-        return (struct skl_columns){b, stride};
+        return (struct skl_columns){.at = b, .ld = stride};
     pack_strips(n, k, b, dtype, stride, clean, pack);
-    return (struct skl_columns){pack, MR};
+    return (struct skl_columns){.at = pack, .ld = MR};
 }

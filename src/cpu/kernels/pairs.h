@@ -50,7 +50,7 @@ static struct skl_columns pair_columns(int n, int k, const void *b, int dtype, i
 {
     (void)dtype;
     if (n % MR == 0 && n % PAIR_STEP == 0 && k % PAIR_STEP == 0)
-        return (struct skl_columns){b, stride};
+        return (struct skl_columns){.at = b, .ld = stride};
     uint16_t *to = pack;
     int k_end = whole_steps(k), strips = (n + MR - 1) / MR * MR, end = whole_steps(n);
     for (int j = 0; j < n; j++) {
@@ -58,7 +58,7 @@ static struct skl_columns pair_columns(int n, int k, const void *b, int dtype, i
         memset(to + j * PAIR_LD + k, 0, (size_t)(k_end - k) * sizeof *to);
     }
     for (int j = n; j < (end > strips ? end : strips); j++) memset(to + j * PAIR_LD, 0, (size_t)k_end * sizeof *to);
-    return (struct skl_columns){pack, PAIR_LD};
+    return (struct skl_columns){.at = pack, .ld = PAIR_LD};
 }
 
 /* skip_below: C[0..d-1] += sum_k x[k] b[at[k]][0..d-1] over a list of columns. */

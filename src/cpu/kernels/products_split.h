@@ -165,7 +165,7 @@ static struct skl_columns split_columns(int n, int k, const void *b, int dtype, 
     for (int j = n; j < whole_steps(n); j++)
         for (int t = 0; t < whole_steps(k) / PAIR_STEP * PARTS; t++)
             memset(column_parts(pack, j) + t * SPLIT_TILE / 2, 0, PAIR_STEP * sizeof(uint16_t));
-    return (struct skl_columns){pack, 0};
+    return (struct skl_columns){.at = pack, .ld = 0};
 }
 
 /* skip_below: over a list of columns, which are read as they lie. */
@@ -173,7 +173,7 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
                                  float *sum)
 {
     const struct split_tile *tile = columns.at;
-    add_listed_columns(n, at, x, (struct skl_columns){tile->b, tile->stride}, dim, sum);
+    add_listed_columns(n, at, x, (struct skl_columns){.at = tile->b, .ld = tile->stride}, dim, sum);
 }
 
 /* ------------------------------------------------------------------------------------------------------ products
@@ -251,7 +251,7 @@ static void multiply_group(int n, int k, const struct split_tile *tile, int j, c
     for (int c = 0; c < n && (odd_columns || odd->some); c += MR) {
         int columns = n - c < MR ? n - c : MR;
         pack_columns(columns, k, tile->b + (j + c) * tile->stride, SKL_F32, tile->stride, strip);
-        logits(columns, k, (struct skl_columns){strip, LDK}, 0, odd->rows, 0, (struct skl_soon){0}, add,
+        logits(columns, k, (struct skl_columns){.at = strip, .ld = LDK}, 0, odd->rows, 0, (struct skl_soon){0}, add,
                whole + c * NR);
     }
     if (odd->left && odd_columns < n)

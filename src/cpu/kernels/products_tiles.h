@@ -222,7 +222,7 @@ static struct skl_columns tile_columns_back(int n, int k, const void *b, int dty
             for (int c = 0; c < columns; c++) memcpy(edge[c], from + c * stride, (size_t)entries * sizeof *from);
             transpose_block(edge[0], PAIR_STEP, clean, to);
         }
-    return (struct skl_columns){pack, SKL_BK};
+    return (struct skl_columns){.at = pack, .ld = SKL_BK};
 }
 
 /* dz of a group's columns as pairs of columns, B of grad_rows: [parts][16 pairs][NR]. */

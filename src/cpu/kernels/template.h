@@ -44,6 +44,11 @@ static const struct skl_products fma_products = {
     .burst = fma_burst,
 };
 
+#if LANES > 4 /* with fewer lanes there are too few sums at once to hide the latency of an FMA */
+#include "products_keys.h"
+#define KEYS_IN_PLACE &key_products
+#endif
+
 #if defined(DOT_UNIT)
 #include "pairs.h"
 #include "products_dot.h"
@@ -72,6 +77,9 @@ const struct skl_kernels KERNELS = {
 #endif
 #ifdef F32_SPLIT
     .split = F32_SPLIT,
+#endif
+#ifdef KEYS_IN_PLACE
+    .in_place = KEYS_IN_PLACE,
 #endif
     .convert = convert,
     .convert_back = convert_back,
