@@ -81,6 +81,12 @@ static int all_bf16(const struct skl_problem *p)
     return all;
 }
 
+/* The instruction set of a call, as far as it is told here: narrower kernels have no units of bf16. */
+static enum skl_isa isa_of(const struct skl_problem *p)
+{
+    return p->isa == SKL_ISA_BEST ? skl_isa_best() : (enum skl_isa)p->isa;
+}
+
 /* How far off dx may be when it is multiplied, relative: half a unit in the last place of 16 bits; of two bf16 numbers
  * where a tile unit takes it in two parts. */
 static double unit_of(const struct kit_fixture *f, int side)
@@ -89,9 +95,9 @@ static double unit_of(const struct kit_fixture *f, int side)
     int dtype = (side == S ? &p->s : &p->t)->b.dtype;
     if (f->allow.rounds_dx)
         return dtype == SKL_BF16 ? 0x1p-8 : dtype == SKL_F16 ? 0x1p-11 : 0;
-    int tiles = all_bf16(p) && !f->memory->device && (p->isa == SKL_ISA_BEST || p->isa == SKL_ISA_AMX) &&
-                skl_isa_available(SKL_ISA_AMX);
-    return !tiles ? 0 : p->round_dz ? 0x1p-8 : 0x1p-17;
+    if (!all_bf16(p) || f->memory->device || (isa_of(p) != SKL_ISA_AMX && isa_of(p) != SKL_ISA_AVX512BF16))
+        return 0;
+    return p->round_dz ? 0x1p-8 : isa_of(p) == SKL_ISA_AMX ? 0x1p-17 : 0;
 }
 
 /* Are labels multiplied apart from the divergence? A device does so where dz is more than a difference of multiples of

@@ -37,6 +37,7 @@ struct kit_case {
     unsigned grads;
     int own; /* gradients in the operand's dtype instead of f32 */
     double skip_below;
+    int round_dz;
     int threads, isa;
     /* The teacher's heads: so many for each of the student's (0: one, as everywhere), by a map [H] or [H, mix] if it
      * has 'map' of them, with given LSEs, and t as it stands. */

@@ -221,7 +221,7 @@ static void build_problem(struct kit_fixture *f)
     f->p.divergence = c->divergence, f->p.reduction = c->reduction, f->p.causal = c->causal;
     f->p.beta = c->beta, f->p.skew = c->skew, f->p.alpha = c->alpha, f->p.temperature = c->temperature,
     f->p.threads = c->threads;
-    f->p.isa = c->isa, f->p.skip_below = c->skip_below;
+    f->p.isa = c->isa, f->p.skip_below = c->skip_below, f->p.round_dz = c->round_dz;
     f->p.window_left = c->left, f->p.window_right = c->right;
     f->p.columns = c->pad[S] || c->pad[T] ? c->cols : 0;
     if (c->ranges) {

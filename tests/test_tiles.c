@@ -270,7 +270,7 @@ static void rounding_counts(enum skl_isa isa)
             most = fmax(most, fabs(off)), sum += off * off, square += whole[i] * whole[i];
         }
         test_context("round_dz, dtype %d", dtype);
-        if (dtype == SKL_BF16 && skl_isa_available(SKL_ISA_AMX) && isa == SKL_ISA_AMX)
+        if (dtype == SKL_BF16 && (isa == SKL_ISA_AMX || isa == SKL_ISA_AVX512BF16))
             CHECK(sqrt(sum / square) > 1e-5 && sqrt(sum / square) < 4e-3, "rounding dz moves da by %g",
                   sqrt(sum / square));
         else
@@ -299,6 +299,10 @@ int main(void)
         rounding_counts(SKL_ISA_AMX);
     }
 #endif
+    if (skl_isa_available(SKL_ISA_AVX512BF16)) {
+        threads_and_rounding(SKL_ISA_AVX512BF16);
+        rounding_counts(SKL_ISA_AVX512BF16);
+    }
     rounding_counts(SKL_ISA_BASELINE);
     return test_end();
 }

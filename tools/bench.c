@@ -305,6 +305,7 @@ int command_bench(int argc, char **argv)
         {"lses", OPTION_FLAG, &c->lses, 0, 0, NULL, "with their LSEs given", C},
         {"spread", OPTION_REAL, &c->spread, 0, 1e4, NULL, "standard deviation of the logits: how peaked", C},
         {"skip-below", OPTION_REAL, &c->skip_below, 0, 1, NULL, "leave out gradients of logits below this", C},
+        {"round-dz", OPTION_FLAG, &c->round_dz, 0, 0, NULL, "bf16: gradients from a dz that is rounded to bf16", C},
         {"device", OPTION_NAME, &bench.device, 0, 0, device_names, "where to run; the reference runs on the CPU", 0},
         {"threads", OPTION_INT, &threads, 0, 4096, NULL, "number of threads; 0: as many as there are processors", 0},
         {"isa", OPTION_NAME, &c->isa, 0, 0, isa_names, "instruction set", 0},

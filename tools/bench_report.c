@@ -75,6 +75,7 @@ void report_json(const struct bench *bench, const struct bench_result *r)
     printf(", \"causal\": %s", c->causal ? "true" : "false");
     json_int("window_left", c->left), json_int("window_right", c->right);
     json_number("spread", c->spread), json_number("skip_below", c->skip_below);
+    printf(", \"round_dz\": %s", c->round_dz ? "true" : "false");
     json_int("threads", r->threads);
     printf(", \"isa\": \"%s\"", bench->device == SKL_CUDA ? "cuda" : isa_names[r->isa]);
     printf(", \"unit\": \"%s\"", r->unit);

@@ -320,9 +320,9 @@ struct skl_problem {
      * sequences, progress, and details of rows but out.kl, ce, logprob_s and l1_s. */
     const struct skl_shard *shard;
 
-    /* 1: where all operands are bf16 and SKL_ISA_AMX multiplies them, dz may be rounded to bf16 too: gradients are
-     * faster, and off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits, and they are as
-     * good as f32's. */
+    /* 1: where all operands are bf16 and SKL_ISA_AMX or SKL_ISA_AVX512BF16 multiplies them, dz may be rounded to bf16
+     * too: gradients are faster, and off by some 1e-3 of their row (docs/math.md, section 10). 0: dz counts to 16 bits
+     * or all of f32's, and they are as good as f32's. */
     int64_t round_dz;
 
     const struct skl_listed *listed; /* optional; not with skl_partial and skl_finish, begin and end */

@@ -192,6 +192,19 @@ static inline __attribute__((always_inline)) void ask_strip(const float *dz)
     UNROLLED for (int i = 0; i < MR * NR; i += 16) __builtin_prefetch(dz + i, 0, 3);
 }
 
+/* A strip of db: of n columns, no more than MR, and d entries. */
+static inline __attribute__((always_inline)) void add_strip(vf c[MR][NV], int n, int d, float *db, int64_t stride)
+{
+    float edge[MR * NR];
+    if (d == NR && n >= MR) {
+        add_c(c, db, stride);
+        return;
+    }
+    store_c(c, edge, NR);
+    for (int i = 0; i < MR && i < n; i++)
+        for (int k = 0; k < d; k++) db[i * stride + k] += edge[i * NR + k];
+}
+
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
 static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block,
                          int block_rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
@@ -199,7 +212,7 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
     const float *rows = (const float *)block + d0 * block_rows;
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {
-        int strip = j / MR, whole = d == NR && j + MR <= n, any = 0;
+        int strip = j / MR, any = 0;
         vf c[MR][NV];
         ask_c(db + (j + MR) * stride, stride, n - j - MR);
         clear_c(c);
@@ -210,16 +223,8 @@ static void grad_columns(int n, int panels, const unsigned char *live, const flo
             if (live[panel * SKL_STRIPS_MAX + strip])
                 micro_kernel(NR, dz + (panel * SKL_BK + j) * NR, NR, 1, rows + panel * NR * NR, c);
         }
-        if (!any)
-            continue;
-        if (whole) {
-            add_c(c, db + j * stride, stride);
-        } else {
-            float edge[MR * NR];
-            store_c(c, edge, NR);
-            for (int i = 0; i < MR && j + i < n; i++)
-                for (int k = 0; k < d; k++) db[(j + i) * stride + k] += edge[i * NR + k];
-        }
+        if (any)
+            add_strip(c, n - j, d, db + j * stride, stride);
     }
 }
 

@@ -7,8 +7,25 @@
  *
  * Per pair: MR broadcasts, NV loads, MR NV vdot. Each sum is a chain of at most PAIR_KC steps in f32, longer ones are
  * sums of such, as with FMA; the units flush subnormal numbers and round to nearest (BFDOT: to odd, in between), so the
- * bound is that of products.h. Gradients stay with f32 FMAs: dz in two bf16 parts would take as many instructions.
+ * bound is that of products.h. Gradients stay with f32 FMAs, since dz in two bf16 parts would take as many instructions;
+ * if the caller lets dz be rounded to one, they are half as many vdot on the packs of pairs_back.h:
+ *
+ *     grad_rows      C = da^T [dim][rows]    A = b^T, pairs of columns   B = dz, pairs of columns
+ *     grad_columns   C = db [columns][dim]   A = dz, pairs of rows       B = a, pairs of rows
  */
+static inline __attribute__((always_inline)) void dot_step(const uint16_t *a, int64_t stride, const uint16_t *b,
+                                                           vf c[MR][NV])
+{
+    vpair x[NV];
+    UNROLLED for (int v = 0; v < NV; v++) x[v] = load_pairs(b + 2 * v * VL);
+    UNROLLED for (int i = 0; i < MR; i++)
+    {
+        uint32_t pair;
+        memcpy(&pair, a + i * stride, sizeof pair);
+        UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vdot(c[i][v], pair - (vpair){0}, x[v]);
+    }
+}
+
 static void dot_logits(int n, int k, struct skl_columns tile, int first, const void *panel, int64_t d0,
                        struct skl_soon soon, int add, float *y)
 {
@@ -22,17 +39,7 @@ static void dot_logits(int n, int k, struct skl_columns tile, int first, const v
             ask(&soon, lines);
             int end = k0 + STEP < pairs ? k0 + STEP : pairs;
             _Pragma("GCC unroll 1") for (int p = k0; p < end; p++)
-            {
-                vpair b[NV];
-                UNROLLED for (int v = 0; v < NV; v++) b[v] = load_pairs(rows + (p * NR + v * VL) * 2);
-                UNROLLED for (int i = 0; i < MR; i++)
-                {
-                    uint32_t pair;
-                    memcpy(&pair, columns + (j + i) * tile.ld + 2 * p, sizeof pair);
-                    vpair a = pair - (vpair){0};
-                    UNROLLED for (int v = 0; v < NV; v++) c[i][v] = vdot(c[i][v], a, b[v]);
-                }
-            }
+                dot_step(columns + j * tile.ld + 2 * p, tile.ld, rows + p * NR * 2, c);
         }
         put_c(c, add, y + j * NR);
     }
@@ -70,3 +77,83 @@ static const struct skl_products dot_products = {
     .add_columns = pair_listed_columns,
     .burst = dot_burst,
 };
+
+#if LANES == 16
+#include "pairs_back.h"
+
+static void dot_split(int first, int last, float *dz)
+{
+    split_lines(1, first, last, dz);
+}
+
+/* Groups of columns in which some strip is live take part, as pairs of columns. */
+static void dot_grad_rows(int n, int d, const unsigned char *live, struct skl_columns tile, int first, const float *dz,
+                          struct skl_soon soon, int add, float *da)
+{
+    enum { GROUPS = SKL_BK / PAIR_STEP, PAIRS = PAIR_STEP / 2 };
+    uint32_t B[GROUPS][PAIRS * NR] __attribute__((aligned(64)));
+    int groups = 0, at[GROUPS], end = first + n;
+    for (int j = first / PAIR_STEP * PAIR_STEP; j < end; j += PAIR_STEP) {
+        if (!group_live(live - first / MR, j, first, end))
+            continue;
+        pair_columns_of_dz(1, dz + (j - first) * NR, B[groups]);
+        at[groups++] = j;
+    }
+    int lines = lines_each(&soon, (d + MR - 1) / MR * groups);
+    for (int i = 0; i < d && (groups || !add); i += MR) {
+        vf c[MR][NV];
+        clear_c(c);
+        for (int g = 0; g < groups; g++) {
+            const uint16_t *A = (const uint16_t *)tile.at + i * tile.ld + at[g], *b = (const uint16_t *)B[g];
+            ask(&soon, lines);
+            _Pragma("GCC unroll 1") for (int p = 0; p < PAIRS; p++) dot_step(A + 2 * p, tile.ld, b + p * NR * 2, c);
+        }
+        put_c(c, add, da + i * NR);
+    }
+}
+
+static void dot_grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
+                             int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
+{
+    enum { PAIRS = NR / 2, LINE = 2 * NR }; /* a line of dz has the room of NR f32 numbers */
+    const uint16_t *a = (const uint16_t *)block + block_place(d0, 0, rows);
+    int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
+    for (int j = 0; j < n; j += MR) {
+        int strip = j / MR, any = 0;
+        vf c[MR][NV];
+        ask_c(db + (j + MR) * stride, stride, n - j - MR);
+        clear_c(c);
+        for (int panel = 0; panel < panels; panel++) {
+            const uint16_t *A = (const uint16_t *)(const void *)(dz + (panel * SKL_BK + j) * NR);
+            const uint16_t *b = a + panel * PAIRS * LINE;
+            ask(&soon, lines);
+            if (!live[panel * SKL_STRIPS_MAX + strip])
+                continue;
+            any = 1;
+            _Pragma("GCC unroll 1") for (int p = 0; p < PAIRS; p++) dot_step(A + 2 * p, LINE, b + p * LINE, c);
+        }
+        if (any)
+            add_strip(c, n - j, d, db + j * stride, stride);
+    }
+}
+
+static const struct skl_products dot_products_rounded = {
+    .unit = DOT_UNIT,
+    .kc = PAIR_KC,
+    .panel_bytes = pair_panel_bytes,
+    .block_bytes = pair_block_bytes,
+    .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,
+    .pack_row = pair_pack_row,
+    .pack_block_row = pair_pack_block_row,
+    .columns = pair_columns,
+    .columns_back = pair_columns_back,
+    .split = dot_split,
+    .logits = dot_logits,
+    .grad_rows = dot_grad_rows,
+    .grad_columns = dot_grad_columns,
+    .add_rows = pair_listed_rows,
+    .add_columns = pair_listed_columns,
+    .burst = dot_burst,
+};
+#define BF16_ROUNDED &dot_products_rounded
+#endif

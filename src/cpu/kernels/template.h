@@ -55,6 +55,7 @@ static const struct skl_products fma_products = {
 #define BF16_PRODUCTS &dot_products
 #elif defined(TILE_UNIT)
 #include "pairs.h"
+#include "pairs_back.h"
 #include "products_tiles.h"
 #define BF16_PRODUCTS &tile_products
 #define BF16_ROUNDED &tile_products_rounded
