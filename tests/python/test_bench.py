@@ -230,6 +230,16 @@ def test_bars():
     assert bars.overhead() < 10 * bars.OVERHEAD
 
 
+def test_bars_of_one_part(monkeypatch):
+    """With round_dz it is that way's time that counts."""
+    monkeypatch.setattr(bars, "promised", lambda factor: 1.5)
+    case = next(iter(bars.ONE_PART))
+    results = [measure.Result(case, way, both=t) for way, t in (("streamkl", 2.0), (ways.ROUNDED, 1.0), ("eager", 1.6))]
+    kept = dict(bars.verdicts(results))
+    assert kept[f"{case}: 1.6 x faster than eager with round_dz, promised 1.5"]
+    assert not kept[f"{case}: 0.8 x faster than eager, promised 1.5"]
+
+
 @pytest.mark.parametrize("used, least", [("amx", 15), ("avx2", 1)])
 def test_a_promise_of_bf16_is_one_of_its_unit(monkeypatch, used, least):
     """Where no unit multiplies bf16, it is not to be slower."""

@@ -89,7 +89,7 @@ def cases_of(args) -> List[Case]:
 def chosen(case: Case, args) -> List[Way]:
     ways = ways_of(case)
     if args.bars:
-        return [w for w in ways if w.name == "streamkl" or w.name in bars.PROMISES[case]]
+        return [w for w in ways if w.name.startswith("streamkl") or w.name in bars.PROMISES[case]]
     return [w for w in ways if not args.ways or w.name in args.ways]
 
 

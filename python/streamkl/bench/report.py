@@ -40,9 +40,10 @@ def _mib(size) -> str:
     return "" if size is None else f"{size / 2**20:.0f} MiB"
 
 
-def ratio(result: Result, results: List[Result]) -> float:
-    """How many times faster streamkl is in forward and backward; 0 if one of them was not measured."""
-    ours = next((r for r in results if r.case == result.case and r.way == "streamkl"), None)
+def ratio(result: Result, results: List[Result], way: str = "streamkl") -> float:
+    """How many times faster streamkl, or one of its ways, is in forward and backward; 0 if it or the result was not
+    measured."""
+    ours = next((r for r in results if r.case == result.case and r.way == way), None)
     return result.both / ours.both if ours and ours.both and result.both else 0.0
 
 

@@ -26,6 +26,7 @@ from .case import Case
 from .flash import three_flash_calls
 
 CHUNK = 256  # rows, of the chunked loops
+ROUNDED = "streamkl, round_dz"  # a way of bf16 operands
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -116,6 +117,13 @@ def _has(module: str) -> bool:
         return False
 
 
+def _ours(loss: Loss, case: Case, memory: float) -> List[Way]:
+    ways = [Way("streamkl", partial(_as_it_is, loss), memory)]
+    if case.dtype == "bf16":
+        ways.append(Way(ROUNDED, partial(_as_it_is, partial(loss, round_dz=True)), memory))
+    return ways
+
+
 def ways_of(case: Case) -> List[Way]:
     one, part = case.logits, case.logits * min(CHUNK, case.length) / max(case.length, 1)
     grads = case.operand_bytes() * 4  # two f32 copies of the student's gradients, whatever the dtype
@@ -125,14 +133,14 @@ def ways_of(case: Case) -> List[Way]:
         chunks = partial(_attention_chunks, causal=causal)
         flash = partial(three_flash_calls, causal=causal)
         return [
-            Way("streamkl", partial(_as_it_is, partial(streamkl.attention_kl, causal=causal)), grads),
+            *_ours(partial(streamkl.attention_kl, causal=causal), case, grads),
             Way("eager", partial(_as_it_is, eager), 8 * one + grads),
             Way("compile", partial(_compiled, eager), 3 * one + grads, True),
             Way("chunked loop", partial(_as_it_is, chunks), 8 * part + grads),
             Way("three flash calls", partial(_as_it_is, flash), 4 * grads),
         ]
     ways = [
-        Way("streamkl", partial(_as_it_is, streamkl.linear_kl), grads + 256 * 2**20),
+        *_ours(streamkl.linear_kl, case, grads + 256 * 2**20),
         Way("eager", partial(_as_it_is, _vocabulary_eager), 7 * one + grads),
         Way("compile", partial(_compiled, _vocabulary_eager), 3 * one + grads, True),
         Way("chunked loop", partial(_as_it_is, _vocabulary_chunks), 8 * part + 2 * grads),

@@ -146,8 +146,9 @@ static void pair_pack_block_row(int64_t dim, const float *line, int r, int rows,
     uint16_t *to = block;
     for (int64_t d = 0; d < whole_steps(dim); d++)
         to[block_place(d / PAIR_STEP * PAIR_STEP, r, rows) + d % PAIR_STEP * 2] = d < dim && fabsf(line[d]) <= FLT_MAX
-                                                                       ? (uint16_t)(skl_bits(line[d]) >> 16)
-                                                                       : 0;
+                                                                                      ? (uint16_t)(skl_bits(line[d]) >>
+                                                                                                   16)
+                                                                                      : 0;
 }
 
 /* skip_below: sum[0..dim-1] += sum_k x[k] a[at[k]][0..dim-1] over a list of rows. */
@@ -158,7 +159,8 @@ static void pair_listed_rows(int n, const uint16_t *at, const float *x, const vo
         vf c = vset(0.0f);
         for (int k = 0; k < n; k++) {
             int upper = at[k] % NR / 16;
-            const uint16_t *from = (const uint16_t *)block + block_place(e / PAIR_STEP * PAIR_STEP, at[k], rows) - upper;
+            const uint16_t *from = (const uint16_t *)block + block_place(e / PAIR_STEP * PAIR_STEP, at[k], rows) -
+                                   upper;
             vpair u = load_pairs(from + e % PAIR_STEP * 2);
             c = vfma(vset(x[k]), (vf)(upper ? u & 0xffff0000u : u << 16), c);
         }
