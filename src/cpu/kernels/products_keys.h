@@ -140,27 +140,44 @@ INLINED void key_dots(const int rows, const int dtype, const int asks, int j, in
         memcpy(y + k * NR, sums + k * rows, (size_t)rows * sizeof *sums);
 }
 
-/* All rows of a list with VL of its keys, from j on; a and y are those of its first row. The first four rows that meet a
+/* Functions of their own: all together in one, their sums would not stay in registers. The first four rows that meet a
  * key ask for later ones; for fewer rows that would cost as much as it gains. */
-INLINED void key_logits(const int dtype, int j, int64_t dim, const struct skl_columns *b, const struct skl_key_list *l,
-                        const float *a, float *y)
+typedef void dots(int j, int64_t dim, const struct skl_columns *b, const struct skl_key_list *l, const float *a,
+                  float *y);
+#define DOTS(name, rows, asks, dtype)                                                                  \
+    static __attribute__((noinline)) void name(int j, int64_t dim, const struct skl_columns *b,        \
+                                               const struct skl_key_list *l, const float *a, float *y) \
+    {                                                                                                  \
+        key_dots(rows, dtype, asks, j, dim, b, l, a, y);                                               \
+    }
+#define DOTS_OF(dtype)                    \
+    DOTS(first_four_##dtype, 4, 1, dtype) \
+    DOTS(four_##dtype, 4, 0, dtype)       \
+    DOTS(two_##dtype, 2, 0, dtype)        \
+    DOTS(one_##dtype, 1, 0, dtype)
+DOTS_OF(SKL_F32)
+DOTS_OF(SKL_BF16)
+DOTS_OF(SKL_F16)
+
+/* By the dtype of keys: for the first four rows of a list, for further four, for two and for one. */
+static dots *const dots_of[3][4] = {[SKL_F32] = {first_four_SKL_F32, four_SKL_F32, two_SKL_F32, one_SKL_F32},
+                                    [SKL_BF16] = {first_four_SKL_BF16, four_SKL_BF16, two_SKL_BF16, one_SKL_BF16},
+                                    [SKL_F16] = {first_four_SKL_F16, four_SKL_F16, two_SKL_F16, one_SKL_F16}};
+
+/* All rows of a list with VL of its keys, from j on; a and y are those of its first row. */
+static void key_logits(int j, int64_t dim, const struct skl_columns *b, const struct skl_key_list *l, const float *a,
+                       float *y)
 {
+    dots *const *of = dots_of[b->dtype];
     int r = 0, n = l->n - j < VL ? l->n - j : VL;
-    for (int k = 0; l->lanes >= 4 && k < n; k += VL / 4) key_dots(4, dtype, 1, j + k, dim, b, l, a, y + k * NR);
-    for (r = l->lanes >= 4 ? 4 : 0; r + 4 <= l->lanes; r += 4)
-        for (int k = 0; k < n; k += VL / 4) key_dots(4, dtype, 0, j + k, dim, b, l, a + r * VL, y + k * NR + r);
+    for (; r + 4 <= l->lanes; r += 4)
+        for (int k = 0; k < n; k += VL / 4) of[r > 0](j + k, dim, b, l, a + r * VL, y + k * NR + r);
     if (l->lanes - r >= 2) {
-        for (int k = 0; k < n; k += VL / 2) key_dots(2, dtype, 0, j + k, dim, b, l, a + r * VL, y + k * NR + r);
+        for (int k = 0; k < n; k += VL / 2) of[2](j + k, dim, b, l, a + r * VL, y + k * NR + r);
         r += 2;
     }
     if (r < l->lanes)
-        key_dots(1, dtype, 0, j, dim, b, l, a + r * VL, y + r);
-}
-
-INLINED void list_logits(const int dtype, int64_t dim, const struct skl_columns *b, const struct skl_key_list *l,
-                         const float *a, float *y)
-{
-    for (int j = 0; j < l->n; j += VL, y += VL * NR) key_logits(dtype, j, dim, b, l, a, y);
+        of[3](j, dim, b, l, a + r * VL, y + r);
 }
 
 /* Scores of lanes without a key, or without a row, are 0. Nothing is ever added to: dim is whole, and keys have no bias.
@@ -170,15 +187,9 @@ static void keys_logits(int n, int k, struct skl_columns b, int first, const voi
 {
     (void)first, (void)d0, (void)add, (void)soon;
     for (int i = 0; i < n * NR; i += VL) vstore(y + i, vset(0.0f));
-    for (const struct skl_key_list *l = b.lists; l < b.lists + b.count; l++) {
-        const float *a = (const float *)panel + l->lane * VL;
-        if (b.dtype == SKL_F32)
-            list_logits(SKL_F32, k, &b, l, a, y + l->lane);
-        else if (b.dtype == SKL_BF16)
-            list_logits(SKL_BF16, k, &b, l, a, y + l->lane);
-        else
-            list_logits(SKL_F16, k, &b, l, a, y + l->lane);
-    }
+    for (const struct skl_key_list *l = b.lists; l < b.lists + b.count; l++)
+        for (int j = 0; j < l->n; j += VL)
+            key_logits(j, k, &b, l, (const float *)panel + l->lane * VL, y + j * NR + l->lane);
 }
 
 /* ---------------------------------------------------------------------------------------------- gradients --- */
