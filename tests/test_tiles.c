@@ -280,6 +280,39 @@ static void rounding_counts(enum skl_isa isa)
     }
 }
 
+/* Units take 32 columns at once: what lies beside a range that ends, or begins, within them may hold anything. */
+static void nan_beside_ranges(enum skl_isa isa)
+{
+    enum { N = 64, M = 192, D = 32, BEGIN = 24, END = 136 };
+    for (int k = 0; k < 2; k++) {
+        struct kit_case c = kit_attention_case(N, M, D);
+        struct kit_fixture f;
+        int32_t begin[N], end[N];
+        c.dtype[S] = c.dtype[T] = SKL_BF16;
+        kit_build(&f, &c, &test_memory, &test_numbers);
+        kit_make_room(&f);
+        for (int64_t i = 0; i < N; i++) begin[i] = BEGIN, end[i] = END;
+        for (int64_t j = 0; j < M; j++)
+            for (int64_t d = 0; d < D && (j < BEGIN || j >= END); d++)
+                kit_set(&f.p.s.b, j * D + d, NAN), kit_set(&f.p.t.b, j * D + d, NAN);
+        f.p.begin = skl_vector(SKL_I32, begin, N), f.p.end = skl_vector(SKL_I32, end, N);
+        for (int i = 0; i < 2; i++) { /* [1, 1, N] */
+            struct skl_tensor *t = i ? &f.p.end : &f.p.begin;
+            t->ndim = 3, t->shape[2] = N, t->stride[2] = t->stride[0];
+            t->shape[0] = t->shape[1] = 1, t->stride[0] = t->stride[1] = N * t->stride[2];
+        }
+        f.p.isa = isa, f.p.round_dz = k;
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
+        CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+        long not_finite = 0;
+        for (int result = KIT_A_S; result <= KIT_B_S; result++)
+            for (int64_t i = 0; i < kit_count(&f.out[result].t); i++)
+                not_finite += !isfinite(kit_get(&f.out[result].t, i));
+        CHECK(not_finite == 0, "isa %d, round_dz %d: %ld entries of da and db are not finite", (int)isa, k, not_finite);
+        kit_destroy(&f);
+    }
+}
+
 int main(void)
 {
     test_begin("test_tiles");
@@ -297,11 +330,13 @@ int main(void)
         side_by_side(SKL_ISA_AMX);
         threads_and_rounding(SKL_ISA_AMX);
         rounding_counts(SKL_ISA_AMX);
+        nan_beside_ranges(SKL_ISA_AMX);
     }
 #endif
     if (skl_isa_available(SKL_ISA_AVX512BF16)) {
         threads_and_rounding(SKL_ISA_AVX512BF16);
         rounding_counts(SKL_ISA_AVX512BF16);
+        nan_beside_ranges(SKL_ISA_AVX512BF16);
     }
     rounding_counts(SKL_ISA_BASELINE);
     return test_end();

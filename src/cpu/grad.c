@@ -267,13 +267,14 @@ void skl_grad_columns(const struct skl_worker *w, struct skl_block *block, int64
     }
 }
 
-/* Does the tile have columns that only some rows see, or a last strip that is not full? */
+/* Does the tile have columns that only some rows see, or a first or last strip that is not full? Products take whole
+ * strips, of plan.strip columns, and dz is 0 for those that nobody sees. */
 static int masked_tile(const struct skl_run *run, const struct skl_block *block, int64_t tile)
 {
     int lo[SKL_NR_MAX], hi[SKL_NR_MAX], masked = 0, nr = run->plan.kernels->nr;
     for (int panel = 0, j0, j1; !masked && panel * nr < block->n; panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
-        masked = skl_panel_mask(run, block, panel, tile, lo, hi) || j1 % run->plan.kernels->mr;
+        masked = skl_panel_mask(run, block, panel, tile, lo, hi) || j0 % run->plan.strip || j1 % run->plan.strip;
     }
     return masked;
 }

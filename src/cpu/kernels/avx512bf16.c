@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * AVX-512, and VDPBF16PS for the logits of bf16 operands. */
+ * AVX-512, and VDPBF16PS for the logits of bf16 operands, with round_dz for their gradients, too. */
 #include "common.h"
 
 #include "vec_avx512.h"
