@@ -106,6 +106,55 @@ static void test_nan_stays(void)
     test_destroy(&f);
 }
 
+/* The same where keys stay in place: each query lists ten keys of its own, and 8 heads share them. Keys 7 and 407 are
+ * NaN, which queries 0 and 40 list alone. */
+static void test_nan_stays_in_place(void)
+{
+    enum { N = 41, K = 10, M = 420, H = 8, D = 20 };
+    struct kit_case c = lists(N, M, D, K);
+    struct kit_fixture f;
+    c.heads = H, c.key_heads[S] = c.key_heads[T] = 1, c.causal = 0;
+    test_build(&f, &c);
+    for (int64_t i = 0; i < N * K; i++) kit_set(&f.p.support, i, (double)i);
+    for (int64_t d = 0; d < D; d++) kit_set(&f.p.s.b, 7 * D + d, NAN), kit_set(&f.p.t.b, 407 * D + d, NAN);
+    f.checksum = kit_checksum(&f);
+    struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_STUDENT);
+    CHECK(skl_value_and_grad(&f.p, &out) == SKL_OK, "%s", skl_last_error());
+    for (int64_t i = 0; i < H * N; i++) {
+        int in = i % N == 0 || i % N == 40;
+        CHECK(isnan(kit_get(&f.out[KIT_LOSS].t, i)) == in, "loss[%lld]", (long long)i);
+        CHECK(isnan(kit_get(&f.out[KIT_A_S].t, i * D)) == in, "grad of a, row %lld", (long long)i);
+    }
+    for (int64_t j = 0; j < M; j++) {
+        double x = kit_get(&f.out[KIT_B_S].t, j * D);
+        CHECK(isnan(x) == (j < 10 || (j >= 400 && j < 410)), "grad of b, key %lld: %g", (long long)j, x);
+    }
+    test_destroy(&f);
+}
+
+/* Nothing to do: no list is looked at. */
+static void test_empty(void)
+{
+    for (int k = 0; k < 3; k++) {
+        struct kit_case c = lists(30, 60, 8, 4);
+        struct kit_fixture f;
+        double value = 7;
+        c.heads = 2, c.grads = 0;
+        test_build(&f, &c);
+        struct skl_outputs out = skl_no_outputs();
+        out.value = &value;
+        struct skl_tensor *of[] = {&f.p.s.a, &f.p.s.b, &f.p.t.a, &f.p.t.b};
+        for (int i = 0; i < 4; i++)
+            if (k < 2 || i % 2 == 0)
+                of[i]->shape[k] = 0;
+        if (k != 1)
+            f.p.support.shape[k / 2] = 0;
+        CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
+        CHECK(value == 0 || isnan(value), "%d: value %g", k, value);
+        test_destroy(&f);
+    }
+}
+
 static void refused(struct kit_fixture *f, enum skl_status expected, const char *sentence)
 {
     struct skl_outputs out = kit_outputs(f, 1, 0);
@@ -160,6 +209,8 @@ int main(void)
     test_threads(3, 0, 0x1p-24, 700);
     test_threads(4, 0, 0, test_quick() ? 1400 : 2100); /* several tiles of lists in place */
     test_nan_stays();
+    test_nan_stays_in_place();
+    test_empty();
     test_refused();
     return test_end();
 }

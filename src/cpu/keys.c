@@ -89,7 +89,7 @@ static int may_stay(const struct skl_work *w, const struct skl_plan *plan)
     static const enum skl_row_name numbered[] = {SKL_ROW_top1_s, SKL_ROW_top1_t, SKL_ROW_mass_s,
                                                  SKL_ROW_mass_t, SKL_ROW_rank_s, SKL_ROW_rank_t};
     const struct skl_products *products = plan->kernels->in_place;
-    int may = products && plan->call != SKL_CALL_TOPK && !w->shard.exchange;
+    int may = products && plan->call != SKL_CALL_TOPK && !w->shard.exchange && plan->columns < INT32_MAX;
     for (size_t i = 0; i < sizeof numbered / sizeof *numbered; i++) may &= !w->result[numbered[i]].data;
     for (int side = 0; may && side < 2; side++)
         may &= w->side[side].scorer == SKL_INNER && w->side[side].dim <= products->kc;
@@ -171,25 +171,15 @@ static int64_t list_of_all(const struct skl_worker *w, struct skl_block *block)
 /* Rows 'from' .. 'to' - 1 of the block, which have one list and one range, mark what they see. */
 static void mark_list(const struct skl_worker *w, const struct skl_block *block, int from, int to)
 {
-    const struct skl_run *run = w->run;
-    int nr = run->plan.kernels->nr;
-    struct skl_range seen = {block->lo[from], block->hi[from]};
-    int64_t at[3];
-    skl_row_index(run->work, block->row[from], at);
+    int nr = w->run->plan.kernels->nr;
+    int64_t columns = block->segment.columns;
+    skl_mark_keys(w, block, from);
     for (int panel = from / nr; panel * nr < to; panel++) {
-        uint32_t bits = 0, *marks = w->scratch.marks + panel * block->segment.columns;
-        for (int i = 0; i < nr; i++) bits |= (uint32_t)(panel * nr + i >= from && panel * nr + i < to) << i;
-        const int32_t *ids = skl_row_at(&run->work->support.rows, at);
-        int64_t step = run->work->support.step, each = run->work->support_block;
-        for (int64_t k = 0; each == 1 && k < run->work->support.count; k++) { /* most of the time: a loop of its own */
-            int64_t j = ids[k * step];
-            if (j >= seen.lo && j < seen.hi)
-                marks[j] |= bits;
-        }
-        for (int64_t k = 0; each > 1 && k < run->work->support.count; k++) {
-            struct skl_range r = skl_supported(run->work, at, k, seen);
-            for (int64_t j = r.lo; j < r.hi; j++) marks[j] |= bits;
-        }
+        uint32_t rows = 0, *marks = w->scratch.marks + panel * columns;
+        for (int i = 0; i < nr; i++) rows |= (uint32_t)(panel * nr + i >= from && panel * nr + i < to) << i;
+        for (int64_t i = 0; 64 * i < columns; i++)
+            for (uint64_t left = w->scratch.bits[i]; left; left &= left - 1)
+                marks[64 * i + __builtin_ctzll(left)] |= rows;
     }
 }
 

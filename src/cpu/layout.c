@@ -133,7 +133,7 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     }
     int differ = skl_rows_differ(w, plan);
     scratch->marks = differ ? take(memory, &at, 4 * plan->panels * plan->columns) : NULL;
-    scratch->bits = plan->queries && !differ ? take(memory, &at, (plan->columns + 63) / 64 * 8) : NULL;
+    scratch->bits = plan->queries ? take(memory, &at, (plan->columns + 63) / 64 * 8) : NULL;
     scratch->db = plan->queries && !plan->in_place && plan->own_columns
                       ? take(memory, &at, 4 * SKL_BK * most(w->side[0].dim, w->side[1].dim))
                       : NULL;

@@ -273,7 +273,7 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
                         skl_isa_name(w->isa));
     while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && plan->rows <= plan->kernels->narrower->nr)
         plan->kernels = plan->kernels->narrower;
-    if (skl_has_support(w))
+    if (skl_has_support(w) && !skl_nothing_to_do(w)) /* it looks at the lists */
         skl_choose_queries(w, plan);
     int dtype = common_dtype(w), rounded = dtype == SKL_BF16 && w->round_dz && plan->kernels->rounded;
     const struct skl_products *products = plan->in_place    ? plan->kernels->in_place

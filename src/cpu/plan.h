@@ -100,7 +100,7 @@ struct skl_owner {
 };
 
 /* The buffers of one block. Columns, and tiles of them, are counted from the first one of the block's segment, or where
- * rows list their keys among those that the block's rows list. */
+ * rows list their keys among those that the block's rows list; where keys stay in place, a tile is bk lines of keys. */
 struct skl_block {
     char *panel[2];                /* [panels][members] packs of rows for the logits */
     struct skl_panel_head *mix[2]; /* [panels][members] of a mixture */
@@ -126,8 +126,9 @@ struct skl_block {
     int32_t *picked;                   /* [chunks][block_rows]: how many there are */
     float *sink[2], *sink_dz[2];       /* [block_rows]: the sink's score, and its part of the gradient */
     struct skl_panel_factors *factors; /* [panels] */
-    int64_t *keys;   /* [columns]: which of the segment's columns the block's are, in order; NULL: there are no lists */
-    int32_t *listed; /* [lists][plan.listed]: keys in place, of each list in order; NULL: none */
+    int64_t *
+        keys; /* [columns]: which of the segment's columns the block's are, in order; NULL: all, or keys stay in place */
+    int32_t *listed;      /* [lists][plan.listed]: keys in place, of each list in order; NULL: none */
     int32_t *list_length; /* [lists] */
     int32_t *list_of;     /* [block_rows]: the row's list */
     int32_t *starts;      /* [tiles + 1][lists]: where each tile's keys begin in each list */
@@ -174,7 +175,7 @@ struct skl_scratch {
     struct skl_queue *queue; /* first, so that other threads find it */
     void *columns[2];        /* a pack of a tile of columns, and behind it listed keys side by side */
     uint32_t *marks;         /* [panels][columns]: which rows of a panel list a column, a bit for each */
-    uint64_t *bits;          /* [columns / 64]: which columns are listed, where all rows of a block see the same */
+    uint64_t *bits;          /* [columns / 64]: which columns a list has, while it is made */
     float *db;               /* [SKL_BK][dim]: what a tile adds to the gradient of listed keys */
     float *y[2];             /* [panels or 1][SKL_BK][nr] */
     float *pool_l;           /* [panels][SKL_BK][nr]: sums of a tile of pooled blocks */
