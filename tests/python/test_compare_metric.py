@@ -28,7 +28,8 @@ def test_batches_add_up():
     metric.reset()
     for i in range(4):
         metric.update(y[i : i + 1], w, x[i : i + 1], w, labels[i : i + 1])
-    assert metric.compute() == pytest.approx(whole, rel=1e-6)
+    # A batch of 15 tokens may take other kernels than one of 75: equal to a loss's bound, docs/math.md, section 10.
+    assert metric.compute() == pytest.approx(whole, rel=2e-6, abs=1e-6)
     assert metric.summary()["sequences"] == 4 and metric.summary()["metrics"]["mean_kld"]["low"] is not None
 
 
