@@ -15,7 +15,7 @@ static struct kit_case lists(int64_t rows, int64_t cols, int64_t dim, int64_t su
     return c;
 }
 
-/* Heads that fill a panel or not, one key head or several, long vectors, few and many keys; the last three of lists that
+/* Heads that fill a panel or not, one key head or several, long vectors, few and many keys; the last four of lists that
  * have little in common and several tiles, which stay in place where there are kernels for that. */
 static void test_against_reference(void)
 {
@@ -24,7 +24,8 @@ static void test_against_reference(void)
     } sizes[] = {{70, 70, 16, 5, 0, 4, 4, 4},     {40, 300, 24, 60, 0, 32, 1, 1},  {20, 600, 33, 150, 0, 16, 1, 2},
                  {20, 1200, 8, 9, 64, 6, 3, 1},   {90, 300, 16, 3, 50, 1, 1, 1},   {8, 300, 8, 250, 0, 70, 1, 1},
                  {20, 300, 300, 40, 0, 2, 1, 1},  {1, 300, 8, 250, 0, 3, 3, 1},    {60, 1, 8, 4, 0, 2, 2, 2},
-                 {12, 2000, 40, 300, 0, 4, 1, 1}, {10, 1500, 70, 250, 0, 5, 1, 1}, {8, 900, 20, 200, 0, 7, 1, 1}};
+                 {12, 2000, 40, 300, 0, 4, 1, 1}, {10, 1500, 70, 250, 0, 5, 1, 1}, {8, 900, 20, 200, 0, 7, 1, 1},
+                 {6, 3400, 16, 410, 0, 4, 1, 1}};
     for (int k = 0; k < COUNT(sizes); k++) {
         int64_t rows = test_quick() ? (sizes[k].rows + 1) / 2 : sizes[k].rows;
         struct kit_case c = lists(rows, sizes[k].cols, sizes[k].dim, sizes[k].support);

@@ -127,8 +127,8 @@ void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan)
     plan->listed = listed > plan->columns / plan->queries ? plan->columns : listed * plan->queries;
     if (may_stay(w, &with_wide) && cost_in_place(w, span) < least) {
         plan->in_place = 1, plan->kernels = wide;
-        plan->queries = w->together < IN_PLACE_ROWS ? IN_PLACE_ROWS / w->together : 1;
         plan->listed = listed < plan->columns ? listed : plan->columns;
+        plan->queries = w->together < IN_PLACE_ROWS ? IN_PLACE_ROWS / w->together : 1;
         plan->lists = plan->queries * (w->begin.data || w->end.data ? w->together : 1);
     }
 }

@@ -11,13 +11,17 @@
  */
 #include "run.h"
 
-enum { BK = 96 }; /* keys of a list in a tile, at most: ranges of keys of both sides are to stay in L2 */
+enum {
+    BK = 96,   /* keys of a list in a tile, at most: ranges of keys of both sides are to stay in L2 ... */
+    SPARSE = 8 /* ... unless a list has less than one key in so many, so that queries share few: then SKL_BK */
+};
 
 /* Tiles of lists that stay in place. All but the last have a list with as many keys as a tile has room for. */
 void skl_cut_in_place(struct skl_plan *plan)
 {
-    int64_t full = plan->columns / BK, of_lists = plan->lists * (plan->listed / BK);
-    plan->bk = BK, plan->strip = plan->kernels->mr;
+    int64_t bk = plan->listed < plan->columns / SPARSE ? SKL_BK : BK;
+    int64_t full = plan->columns / bk, of_lists = plan->lists * (plan->listed / bk);
+    plan->bk = (int)bk, plan->strip = plan->kernels->mr;
     plan->tiles = (full < of_lists ? full : of_lists) + 1;
 }
 
