@@ -151,7 +151,7 @@ static void test_empty(void)
         if (k != 1)
             f.p.support.shape[k / 2] = 0;
         CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
-        CHECK(value == 0 || isnan(value), "%d: value %g", k, value);
+        CHECK(value == 0, "%d: value %g", k, value);
         test_destroy(&f);
     }
 }

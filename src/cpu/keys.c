@@ -84,11 +84,10 @@ static double cost_of(const struct skl_work *w, int64_t span, int64_t queries, i
 }
 
 /* May keys stay in place? Scores must be inner products, and nothing may ask for the numbers of columns. */
-static int may_stay(const struct skl_work *w, const struct skl_plan *plan)
+static int may_stay(const struct skl_work *w, const struct skl_plan *plan, const struct skl_products *products)
 {
     static const enum skl_row_name numbered[] = {SKL_ROW_top1_s, SKL_ROW_top1_t, SKL_ROW_mass_s,
                                                  SKL_ROW_mass_t, SKL_ROW_rank_s, SKL_ROW_rank_t};
-    const struct skl_products *products = plan->kernels->in_place;
     int may = products && plan->call != SKL_CALL_TOPK && !w->shard.exchange && plan->columns < INT32_MAX;
     for (size_t i = 0; i < sizeof numbered / sizeof *numbered; i++) may &= !w->result[numbered[i]].data;
     for (int side = 0; may && side < 2; side++)
@@ -113,7 +112,6 @@ void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan)
     const struct skl_kernels *wide = plan->kernels, *narrow = w->isa == SKL_ISA_BEST ? wide->narrower : NULL;
     int64_t panel = queries_of_panel(w, wide), span = PANELS * panel, listed = w->support.count * w->support_block;
     double least = -1;
-    struct skl_plan with_wide = *plan;
     for (int64_t queries = panel; queries <= span; queries *= 2) {
         double cost = cost_of(w, span, queries, wide->nr, 1);
         if (least < 0 || cost < least)
@@ -125,7 +123,7 @@ void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan)
             least = cost, plan->kernels = narrow, plan->queries = queries_of_panel(w, narrow);
     }
     plan->listed = listed > plan->columns / plan->queries ? plan->columns : listed * plan->queries;
-    if (may_stay(w, &with_wide) && cost_in_place(w, span) < least) {
+    if (may_stay(w, plan, wide->in_place) && cost_in_place(w, span) < least) {
         plan->in_place = 1, plan->kernels = wide;
         plan->listed = listed < plan->columns ? listed : plan->columns;
         plan->queries = w->together < IN_PLACE_ROWS ? IN_PLACE_ROWS / w->together : 1;

@@ -126,8 +126,7 @@ struct skl_block {
     int32_t *picked;                   /* [chunks][block_rows]: how many there are */
     float *sink[2], *sink_dz[2];       /* [block_rows]: the sink's score, and its part of the gradient */
     struct skl_panel_factors *factors; /* [panels] */
-    int64_t *
-        keys; /* [columns]: which of the segment's columns the block's are, in order; NULL: all, or keys stay in place */
+    int64_t *keys;        /* [columns]: which of the segment's the block's are, in order; NULL: all, or in place */
     int32_t *listed;      /* [lists][plan.listed]: keys in place, of each list in order; NULL: none */
     int32_t *list_length; /* [lists] */
     int32_t *list_of;     /* [block_rows]: the row's list */

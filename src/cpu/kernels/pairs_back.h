@@ -127,6 +127,22 @@ static inline void pair_columns_of_dz(int parts, const float *dz, uint32_t *to)
         }
 }
 
+/* The same of all groups in which some strip is live, one after the other; 'at' is where each begins. Returns how many
+ * there are. dz is that of column 'first'. */
+enum { PAIR_GROUPS = SKL_BK / PAIR_STEP, GROUP_PAIRS = PAIR_STEP / 2 * NR };
+static inline int pair_live_groups(int parts, int n, const unsigned char *live, int first, const float *dz,
+                                   uint32_t *to, int at[PAIR_GROUPS])
+{
+    int groups = 0, end = first + n;
+    for (int j = first / PAIR_STEP * PAIR_STEP; j < end; j += PAIR_STEP) {
+        if (!group_live(live - first / MR, j, first, end))
+            continue;
+        pair_columns_of_dz(parts, dz + (j - first) * NR, to + groups * parts * GROUP_PAIRS);
+        at[groups++] = j;
+    }
+    return groups;
+}
+
 /* -------------------------------------------------------------------------------------------- grad_columns --- */
 
 static int64_t pair_block_bytes(int64_t dim, int rows)
@@ -143,12 +159,10 @@ static inline int64_t block_place(int64_t d0, int r, int rows)
 /* NaN and inf become 0, as in pack_block_row. */
 static void pair_pack_block_row(int64_t dim, const float *line, int r, int rows, void *block)
 {
-    uint16_t *to = block;
-    for (int64_t d = 0; d < whole_steps(dim); d++)
-        to[block_place(d / PAIR_STEP * PAIR_STEP, r, rows) + d % PAIR_STEP * 2] = d < dim && fabsf(line[d]) <= FLT_MAX
-                                                                                      ? (uint16_t)(skl_bits(line[d]) >>
-                                                                                                   16)
-                                                                                      : 0;
+    for (int64_t d = 0; d < whole_steps(dim); d++) {
+        uint16_t *to = (uint16_t *)block + block_place(d / PAIR_STEP * PAIR_STEP, r, rows) + d % PAIR_STEP * 2;
+        *to = d < dim && fabsf(line[d]) <= FLT_MAX ? (uint16_t)(skl_bits(line[d]) >> 16) : 0;
+    }
 }
 
 /* skip_below: sum[0..dim-1] += sum_k x[k] a[at[k]][0..dim-1] over a list of rows. */

@@ -90,21 +90,16 @@ static void dot_split(int first, int last, float *dz)
 static void dot_grad_rows(int n, int d, const unsigned char *live, struct skl_columns tile, int first, const float *dz,
                           struct skl_soon soon, int add, float *da)
 {
-    enum { GROUPS = SKL_BK / PAIR_STEP, PAIRS = PAIR_STEP / 2 };
-    uint32_t B[GROUPS][PAIRS * NR] __attribute__((aligned(64)));
-    int groups = 0, at[GROUPS], end = first + n;
-    for (int j = first / PAIR_STEP * PAIR_STEP; j < end; j += PAIR_STEP) {
-        if (!group_live(live - first / MR, j, first, end))
-            continue;
-        pair_columns_of_dz(1, dz + (j - first) * NR, B[groups]);
-        at[groups++] = j;
-    }
+    enum { PAIRS = PAIR_STEP / 2 };
+    uint32_t B[PAIR_GROUPS * GROUP_PAIRS] __attribute__((aligned(64)));
+    int at[PAIR_GROUPS], groups = pair_live_groups(1, n, live, first, dz, B, at);
     int lines = lines_each(&soon, (d + MR - 1) / MR * groups);
     for (int i = 0; i < d && (groups || !add); i += MR) {
         vf c[MR][NV];
         clear_c(c);
         for (int g = 0; g < groups; g++) {
-            const uint16_t *A = (const uint16_t *)tile.at + i * tile.ld + at[g], *b = (const uint16_t *)B[g];
+            const uint16_t *A = (const uint16_t *)tile.at + i * tile.ld + at[g],
+                           *b = (const uint16_t *)(B + g * GROUP_PAIRS);
             ask(&soon, lines);
             _Pragma("GCC unroll 1") for (int p = 0; p < PAIRS; p++) dot_step(A + 2 * p, tile.ld, b + p * NR * 2, c);
         }

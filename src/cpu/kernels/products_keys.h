@@ -47,7 +47,7 @@ static void keys_pack_block_row(int64_t dim, const float *line, int r, int rows,
 
 #define INLINED static inline __attribute__((always_inline))
 
-/* VL entries of a key; of its last ones 'left', and zeros. */
+/* VL entries of a key; or its last ones, 'left' of them, and zeros. */
 INLINED vf load_key(const char *at, const int dtype)
 {
     const void *x = at;

@@ -118,15 +118,8 @@ static inline __attribute__((always_inline)) void grad_rows_parts(int parts, int
                                                                   struct skl_columns tile, int first, const float *dz,
                                                                   struct skl_soon soon, int add, float *da)
 {
-    enum { GROUPS = SKL_BK / SIDE, SIZE = SIDE / 2 * NR };
-    uint32_t B[GROUPS][2 * SIZE] __attribute__((aligned(64)));
-    int groups = 0, at[GROUPS], end = first + n;
-    for (int j = first / SIDE * SIDE; j < end; j += SIDE) {
-        if (!group_live(live - first / MR, j, first, end))
-            continue;
-        pair_columns_of_dz(parts, dz + (j - first) * NR, B[groups]);
-        at[groups++] = j;
-    }
+    uint32_t B[PAIR_GROUPS * 2 * GROUP_PAIRS] __attribute__((aligned(64)));
+    int at[PAIR_GROUPS], groups = pair_live_groups(parts, n, live, first, dz, B, at);
     int lines = lines_each(&soon, (d + SIDE - 1) / SIDE * groups);
     for (int i = 0; i < d && (groups || !add); i += SIDE) {
         zero_c();
@@ -134,11 +127,12 @@ static inline __attribute__((always_inline)) void grad_rows_parts(int parts, int
             const uint16_t *A = (const uint16_t *)tile.at + (int64_t)i * tile.ld + at[g];
             ask(&soon, lines);
             load_a(A, tile.ld * 2);
+            const uint32_t *of_group = B + g * parts * GROUP_PAIRS;
             if (parts == 2) {
-                load_b(B[g] + SIZE, NR * 4);
+                load_b(of_group + GROUP_PAIRS, NR * 4);
                 dot_c();
             }
-            load_b(B[g], NR * 4);
+            load_b(of_group, NR * 4);
             dot_c();
         }
         put_tiles(0, d - i < SIDE ? d - i : SIDE, NR, add, da + i * NR, NR);
