@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, and
- * tanh. */
+ * The elementary functions inside the kernels, through the kernels that are nothing else: 2^x over its range, tanh, and
+ * the logarithm of an even mixture. */
 #include "../src/cpu/kernels.h"
 #include "../src/float_mode.h"
 #include "test.h"
@@ -49,6 +49,32 @@ static double sweep_tanh(const struct skl_kernels *k)
     return worst;
 }
 
+static double minus_log_half(double x)
+{
+    return -log1p(expm1(x * log(2)) / 2);
+}
+
+/* A column of a JSD with p = 1 and q = 2^x adds p log(p/m), which is -log(1/2 + 2^x / 2), to the sum of P. */
+static double sweep_log_half(const struct skl_kernels *k, float from, float to, uint32_t step)
+{
+    uint32_t at, end;
+    double worst = 0;
+    struct skl_panel_factors f = {.unit = {1, 1}, .param = {0.5f, 0.5f}};
+    for (int i = 0; i < k->nr; i++) f.prob[0][i] = f.prob[1][i] = 1;
+    memcpy(&at, &from, 4), memcpy(&end, &to, 4);
+    while (at <= end) {
+        struct skl_panel_state s = {0};
+        float p[SKL_NR_MAX] = {0}, x[SKL_NR_MAX], y[SKL_NR_MAX];
+        for (int i = 0; i < k->nr; i++, at += at <= end ? step : 0) memcpy(&x[i], at <= end ? &at : &end, 4);
+        k->form[SKL_FORM_JSD].sum(1, p, x, &f, &s);
+        for (int i = 0; i < k->nr; i++) y[i] = (float)s.acc[0][i];
+        double err = worst_ulp(x, y, k->nr, minus_log_half);
+        if (!(err <= worst))
+            worst = err;
+    }
+    return worst;
+}
+
 static void check_edges(const struct skl_kernels *k)
 {
     float x[SKL_NR_MAX] = {0, -INFINITY, NAN, -200, -126.5f, -1e30f}, y[SKL_NR_MAX];
@@ -71,9 +97,12 @@ int main(void)
             continue;
         test_context("%s", skl_isa_name((enum skl_isa)isa));
         double e = sweep_exp2(k, -0x1p-30f, -126, test_quick() ? 9973 : 101), t = sweep_tanh(k);
+        double l = sweep_log_half(k, -0x1p-30f, -126, test_quick() ? 9973 : 101);
         CHECK(e <= 1.5, "2^x is off by %.2f ulp", e);
         CHECK(t <= 4, "tanh x is off by %.2f ulp", t);
-        printf("%s: 2^x within %.2f ulp, tanh x within %.2f ulp\n", skl_isa_name((enum skl_isa)isa), e, t);
+        CHECK(l <= 3.5, "log(1/2 + 2^x / 2) is off by %.2f ulp", l);
+        printf("%s: 2^x within %.2f ulp, tanh x within %.2f ulp, log(1/2 + 2^x / 2) within %.2f ulp\n",
+               skl_isa_name((enum skl_isa)isa), e, t, l);
         check_edges(k);
     }
     skl_leave_float_mode(before);

@@ -6,20 +6,62 @@
  *     dz_Q = g w_Q q (log(q/m) - KL(q || m)),  dz_P the same with P
  */
 
-static inline void jsd_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q)
+static inline void jsd_sums(const struct column *c, struct mixture m, vf *acc_p, vf *acc_q)
 {
-    (void)v;
-    struct mixture m = mixture_of(c, f);
     vf large = c->large * m.log_large, small = c->small * m.log_small;
     *acc_p -= of_side(c, 0, large, small);
     *acc_q -= of_side(c, 1, large, small);
 }
 
-static inline vf jsd_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side)
+static inline vf jsd_back(const struct column *c, struct mixture m, const struct skl_panel_factors *f, int v, int side)
 {
-    struct mixture m = mixture_of(c, f);
     vf x = of_side(c, side, c->large, c->small), log_m_over_x = of_side(c, side, m.log_large, m.log_small);
     return vload(f->g[side] + v * VL) * x * (vset(0.0f) - (log_m_over_x + vload(f->c[side] + v * VL)));
 }
 
+static inline void jsd_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q)
+{
+    (void)v;
+    jsd_sums(c, mixture_of(c, f), acc_p, acc_q);
+}
+
+static inline vf jsd_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side)
+{
+    return jsd_back(c, mixture_of(c, f), f, v, side);
+}
+
+#ifdef HAS_TABLES
+
+static inline void even_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q)
+{
+    (void)f, (void)v;
+    jsd_sums(c, even_mixture_of(c), acc_p, acc_q);
+}
+
+static inline vf even_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side)
+{
+    return jsd_back(c, even_mixture_of(c), f, v, side);
+}
+
+static void sum_jsd(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
+                    struct skl_panel_state *s)
+{
+    if (f->param[0] == 0.5f && f->param[1] == 0.5f)
+        sum_columns(n, x_p, x_q, f, 1, even_terms, s);
+    else
+        sum_columns(n, x_p, x_q, f, 0, jsd_terms, s);
+}
+
+static void dz_jsd(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)
+{
+    if (f->param[0] == 0.5f && f->param[1] == 0.5f)
+        dz_columns(n, x_p, x_q, want, f, 1, even_dz);
+    else
+        dz_columns(n, x_p, x_q, want, f, 0, jsd_dz);
+}
+
+#else
+
 TWO_SWEEPS(jsd)
+
+#endif

@@ -11,6 +11,9 @@
 #include "states.h"
 #include "kl.h"
 #include "none.h"
+#ifdef HAS_TABLES
+#include "log_half.h"
+#endif
 #include "column.h"
 #include "jsd.h"
 #include "skew.h"
