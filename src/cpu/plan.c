@@ -209,12 +209,13 @@ static void measure_segments(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a
- * chunk has some tiles, whatever the number of blocks at once: that may depend on the threads, sums may not. */
+ * chunk has two tiles or more, since the sums are read again when they are added, and as many whatever the number of
+ * blocks at once: that may depend on the threads, sums may not. */
 static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 {
     if (!plan->by_tile)
         return TASKS / (plan->own_columns ? least(plan->groups, BLOCKS) : BLOCKS);
-    return tiles < CHUNKS_BY_TILE ? most(tiles / 2, 1) : CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1);
+    return least(most(tiles / 2, 1), CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1));
 }
 
 /* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
