@@ -90,8 +90,8 @@ typedef vf column_dz(const struct column *c, const struct skl_panel_factors *f, 
 
 /* From scores to a term is a chain of some 25 operations that wait for one another. With AVX2, columns first and terms
  * after them, a few at a time, are two shorter chains, of which the processor has more under way: a sixth less time on
- * Zen 4. With AVX-512 what is stored in between, 64 bytes for each number of a column, takes as long as the terms do:
- * 87 FMA times for a column of a JSD instead of 45. */
+ * Zen 4. With AVX-512 storing a column in between, 64 bytes for each of its numbers, costs more than that gains, but for
+ * a JSD whose beta is not 1/2 (docs/performance.md, "JSD since then"). */
 enum { COLUMNS_AT_ONCE = VL < 16 ? SHORT_SUM : 1 };
 
 static inline int at_once_end(int j, int n)
