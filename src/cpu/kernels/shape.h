@@ -57,11 +57,19 @@ static void softcap_back(int n, const float *y, float cap, float *dz)
     }
 }
 
+/* Compilers made a branch of each number of this, and processors mispredicted it. */
 static void mask(int n, const int *lo, const int *hi, float with, float *y)
 {
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < NR; i++) /* a selection, which compilers make vectors of, and no condition */
-            y[j * NR + i] = ((j < lo[i]) | (j >= hi[i])) ? with : y[j * NR + i];
+    for (int v = 0; v < NV; v++) {
+        float from[VL], to[VL];
+        for (int i = 0; i < VL; i++) from[i] = (float)lo[v * VL + i], to[i] = (float)hi[v * VL + i];
+        vf first = vload(from), end = vload(to), hidden = vset(with);
+        for (int j = 0; j < n; j++) {
+            float *at = y + j * NR + v * VL;
+            vf x = vselect_lt(vset((float)j), first, hidden, vload(at));
+            vstore(at, vselect_lt(vset((float)j), end, x, hidden));
+        }
+    }
 }
 
 static void mask_rows(int n, const uint32_t *rows, float with, float *y)
