@@ -361,9 +361,9 @@ struct skl_problem {
     struct skl_tensor sink_s, sink_t;
 
     /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, logits may be products of three bf16 parts of
-     * each number, with the error of f32 (docs/math.md, section 10). By default where that is taken to be faster than
-     * FMAs: values of linear problems with 512 rows or more, of dim 1024 or more on both sides, that ask for no
-     * gradient and for no m that one is made of later (docs/performance.md). */
+     * each number, with the error of f32 (docs/math.md, section 10). By default where that was measured to be faster
+     * than FMAs: linear problems with 512 rows or more, of dim 1024 or more on both sides, value alone or with
+     * gradients, that ask for no m of which a gradient is made later (docs/performance.md). */
     int64_t split_f32;
 };
 

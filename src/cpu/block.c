@@ -189,23 +189,25 @@ static void pack_rows(const struct skl_worker *w, struct skl_block *block, int s
     char *of_block = block->pack[side];
     if (of_block)
         of_block += pack * products->block_bytes(s->dim, run->plan.block_rows);
-    const float *lines[SKL_NR_MAX];
-    int together = products->pack_panel && s->a.dtype == SKL_F32;
-    if (together || block->n < (panel + 1) * nr)
-        memset(line, 0, (size_t)s->dim * sizeof *line); /* of lanes without a row */
-    for (int i = nr - 1; i >= 0; i--) {                 /* from the end, where those are */
-        lines[i] = line;
-        if (panel * nr + i < block->n && together)
-            lines[i] = row_at(s, member, block->at[panel * nr + i]);
-        else if (panel * nr + i < block->n)
-            load_row(run, s, member, block->at[panel * nr + i], line);
-        if (!together)
-            products->pack_row(s->dim, line, (float)s->sign, i, rows);
-        if (of_block)
-            products->pack_block_row(s->dim, lines[i], panel * nr + i, run->plan.block_rows, of_block);
-    }
+    const void *lines[SKL_NR_MAX];
+    int together = products->pack_panel && s->a.dtype == products->pack_dtype, first = panel * nr;
+    memset(line, 0, (size_t)s->dim * sizeof *line); /* of lanes without a row */
+    for (int i = 0; i < nr; i++) lines[i] = first + i < block->n ? row_at(s, member, block->at[first + i]) : line;
     if (together)
         products->pack_panel(s->dim, lines, (float)s->sign, rows);
+    if (together && of_block && products->pack_block_panel)
+        products->pack_block_panel(s->dim, lines, first, run->plan.block_rows, of_block);
+    if (together && (!of_block || products->pack_block_panel))
+        return;
+    for (int i = nr - 1; i >= 0; i--) { /* from the end, where lanes without a row are */
+        const float *x = lines[i];
+        if (lines[i] != line && (!together || s->a.dtype != SKL_F32))
+            load_row(run, s, member, block->at[first + i], line), x = line;
+        if (!together)
+            products->pack_row(s->dim, x, (float)s->sign, i, rows);
+        if (of_block)
+            products->pack_block_row(s->dim, x, first + i, run->plan.block_rows, of_block);
+    }
 }
 
 void skl_pack_panel(const struct skl_worker *w, struct skl_block *block, int panel)

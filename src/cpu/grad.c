@@ -235,6 +235,38 @@ static void split_dz(const struct skl_worker *w, const struct skl_block *block, 
     }
 }
 
+/* dz of a tile as the products read it: of panels that see whole strips at once, of others as ever. The side without dz
+ * has room for the strips of scores under way, of both sides. */
+static void make_dz_beside(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
+                           unsigned char *const live[2])
+{
+    const struct skl_run *run = w->run;
+    int panels = skl_panels_in_use(run, block), side = run->work->grads - 1, nr = run->plan.kernels->nr;
+    float *const strips[2] = {y[!side], y[!side] + 2 * run->plan.strip * nr};
+    struct skl_columns columns[2];
+    for (int i = 0; i < 2; i++)
+        columns[i] = skl_fetch_columns(run, block, i, run->work->side[i].member, tile, 0, (int)run->work->side[i].dim,
+                                       w->scratch.columns[i]);
+    for (int panel = 0, end, j0, j1; panel < panels; panel = end) {
+        end = skl_alike_panels(run, block, tile, panel, panels, &j0, &j1);
+        if (end > panel && (j1 - j0) % run->plan.strip == 0) {
+            struct skl_factor factor[2];
+            skl_factors_of_panel(run, block, panel, tile, columns, factor);
+            memset(live[side] + panel * SKL_STRIPS_MAX, 0, (size_t)(end - panel) * SKL_STRIPS_MAX);
+            run->plan.products[side]->sweep_dz(j1 - j0, end - panel, factor, j0, run->work->grads,
+                                               &block->factors[panel], strips, y[side] + (int64_t)panel * SKL_BK * nr,
+                                               live[side] + panel * SKL_STRIPS_MAX);
+        } else {
+            struct skl_worker one = *w;
+            int64_t count[2];
+            one.from = panel, one.to = end = panel + 1;
+            skl_score_tile(&one, block, 0, tile, y, (int64_t)SKL_BK * nr, NULL);
+            dz_tile(&one, block, tile, y, live, count);
+            split_dz(&one, block, tile, side, y[side]);
+        }
+    }
+}
+
 static void make_dz(const struct skl_worker *w, struct skl_block *block, int64_t tile, float *const y[2],
                     unsigned char *const live[2], int64_t count[2])
 {
@@ -376,7 +408,7 @@ static void grad_tile(const struct skl_worker *w, struct skl_block *block, int64
         add_to_bias(run, block, tile, side, y[side]);
     if (few)
         skl_list_entries(w, block, side, y[side]);
-    else
+    else if (!run->plan.dz_beside)
         split_dz(w, block, tile, side, y[side]);
     if (s->grad_b.data && few)
         skl_add_listed_to_columns(w, block, tile, side);
@@ -400,7 +432,10 @@ void skl_grad_chunk(const struct skl_worker *w, struct skl_block *block, int64_t
         float *y[2];
         for (int side = 0; side < 2; side++)
             y[side] = run->plan.recompute ? w->scratch.y[side] : block->y[side] + (tile - block->kept_from) * tile_size;
-        make_dz(w, block, tile, y, w->scratch.live, count);
+        if (run->plan.dz_beside)
+            make_dz_beside(w, block, tile, y, w->scratch.live);
+        else
+            make_dz(w, block, tile, y, w->scratch.live, count);
         for (int side = 0; side < 2; side++) {
             int few = run->work->skip_below > 0 && !run->plan.queries &&
                       count[side] * SKL_LISTED <= (int64_t)block->bk * block->n;

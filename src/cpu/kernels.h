@@ -119,6 +119,14 @@ struct skl_columns {
     int count, dtype;
 };
 
+/* What makes a side's scores of a panel's tile: columns, and rows, of all of dim; and what to ask for meanwhile. */
+struct skl_factor {
+    struct skl_columns columns;
+    const void *panel;
+    int dim;
+    struct skl_soon soon;
+};
+
 /* What a unit of the processor held when a call began, and gets back when it ends: the tile configuration. */
 struct skl_unit_state {
     unsigned char bytes[64];
@@ -142,9 +150,12 @@ struct skl_products {
 
     /* Row i of a panel, whose numbers are sign times 'line'; row r of a block, without what is not finite. */
     void (*pack_row)(int64_t dim, const float *line, float sign, int i, void *panel);
-    void (*pack_panel)(int64_t dim, const float *const *lines, float sign,
-                       void *panel); /* nr rows of f32, which may be read again later; NULL: one by one */
     void (*pack_block_row)(int64_t dim, const float *line, int r, int rows, void *block);
+    /* The same of nr rows of pack_dtype as they lie, r being the first; they may be read again later. NULL: one by
+     * one. */
+    int pack_dtype;
+    void (*pack_panel)(int64_t dim, const void *const *lines, float sign, void *panel);
+    void (*pack_block_panel)(int64_t dim, const void *const *lines, int r, int rows, void *block);
     /* k entries of n columns, for logits() and add_columns(); and for grad_rows(), 'clean': NaN and inf become 0. The
      * operand itself may serve. */
     struct skl_columns (*columns)(int n, int k, const void *b, int dtype, int64_t stride, void *pack);
@@ -164,6 +175,16 @@ struct skl_products {
                       struct skl_soon soon, int add, float *da);
     void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
                          int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride);
+
+    /* logits() and push_kl() in one, of n columns for some panels one after the other, n and 'first' whole strips of
+     * 32; the scores do not stay, y is room for a tile of each side. NULL: nothing is gained by it. */
+    void (*sweep_kl)(int n, int panels, const struct skl_factor side[2], int first, const float unit[2], float slack,
+                     float *const y[2], struct skl_panel_state *states);
+
+    /* logits(), dz of a KL and split() in one, of the side that 'want' says: f, dz and live are those of the first panel,
+     * the strips' places in dz and live as in a tile; y is room for two strips of each side. */
+    void (*sweep_dz)(int n, int panels, const struct skl_factor side[2], int first, int want,
+                     const struct skl_panel_factors *f, float *const y[2], float *dz, unsigned char *live);
 
     /* Where rows list their keys, and these are used where they lie: columns() and grad_columns() are not there, but
      * db of each key of a panel's lists += dz^T a, for all of dim. 'panel' is which of the block's. */

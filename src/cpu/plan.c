@@ -21,14 +21,16 @@ enum {
     TASKS = 128,           /* ... and with their chunks, enough tasks for the threads of a large machine */
     CHUNKS_BY_TILE = 16,   /* chunks of a block when each has its own sum of da ... */
     CHUNK_TILES_MOST = 64, /* ... and as many again for so many tiles */
+    UNIT_STEP = 32,        /* columns that units beside the FMAs multiply at once */
     NARROW = 160,          /* tiles may be as narrow as this to make chunks equal; more would cost what it gains */
+    FEW_TASKS = 8,         /* chunks of all groups: with no more of them, scores are not made twice for speed */
     TASKS_KEPT = 64,       /* blocks x tiles, unless there are threads for more */
     ALONE_GROUPS = 16,     /* that many groups of segments, each ... */
     ALONE_WORK =
         1 << 27,      /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
     ALONE_SHARE = 4,  /* longer ones, where a thread has that many of the longest: none waits long for the last */
     SPLIT_ROWS = 512, /* f32 operands in bf16 parts, at least so many rows ... */
-    SPLIT_DIM = 1024, /* ... of such a dim: the least for which a prototype was measured and was faster than FMAs */
+    SPLIT_DIM = 1024, /* ... of such a dim: the least that was measured, and faster than FMAs (docs/performance.md) */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
     DA_ENTRIES_LEAST = 96, /* or where there are more threads */
@@ -62,6 +64,13 @@ static int64_t seen_tiles(const struct skl_work *w, const struct skl_plan *plan,
     return least(plan->tiles, (columns + plan->bk - 2) / plan->bk + 1);
 }
 
+/* Each chunk begins without references, and its states are merged with others: the faster the products, the more that
+ * weighs. */
+static int64_t least_tiles_of_chunk(const struct skl_plan *plan)
+{
+    return plan->beside ? 4 : 2;
+}
+
 /* Where lists are made, chunks are long: each of them begins without knowing what the others have found. */
 static int64_t most_topk_chunks(const struct skl_plan *plan)
 {
@@ -92,8 +101,9 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
     plan->kept_tiles = plan->keeps_seen ? seen_tiles(w, plan, plan->block_rows) : plan->kept_tiles;
     int64_t blocks_at_once = least(plan->blocks, most(plan->wave_tiles / plan->tiles, 1)); /* of the largest segment */
     int64_t chunks = most(plan->by_tile ? plan->tasks : plan->tasks / blocks_at_once, 1);
-    if (!plan->by_tile) /* two tiles or more, unless that makes few */
-        chunks = least(chunks, plan->picks ? most_topk_chunks(plan) : most(plan->tiles / 2, BLOCKS));
+    if (!plan->by_tile) /* not short, unless that makes few */
+        chunks = least(chunks, plan->picks ? most_topk_chunks(plan)
+                                           : most(plan->tiles, 2 * BLOCKS) / least_tiles_of_chunk(plan));
     plan->chunks = plan->alone ? 1 : least(seen_tiles(w, plan, plan->block_rows), chunks);
     plan->states = plan->chunks + (w->sinks ? 1 : 0);
     count_picks(plan);
@@ -215,16 +225,18 @@ static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 {
     if (!plan->by_tile)
         return TASKS / (plan->own_columns ? least(plan->groups, BLOCKS) : BLOCKS);
-    return least(most(tiles / 2, 1), CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1));
+    return least(most(tiles / least_tiles_of_chunk(plan), 1),
+                 CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1));
 }
 
 /* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
  * at once. Where that would make them narrow, chunks that are not. */
 static void choose_tiles(struct skl_plan *plan)
 {
-    enum { STEP = 32 };
-    int fma = plan->products[1] == plan->kernels->products[SKL_F32];
-    int64_t strip = fma ? plan->kernels->mr : common_multiple(plan->kernels->mr, STEP);
+    const struct skl_products *products = plan->products[1], *split = plan->kernels->split;
+    int fma = products == plan->kernels->products[SKL_F32];
+    int64_t step = fma ? 1 : products == split ? UNIT_STEP / 2 : UNIT_STEP; /* the packs of split are of 16 columns */
+    int64_t strip = common_multiple(plan->kernels->mr, step);
     int64_t columns = plan->queries ? plan->listed : plan->columns;
     int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
     int64_t even = (tiles + chunks - 1) / chunks * chunks, bk = round_up((columns + even - 1) / even, strip);
@@ -249,12 +261,12 @@ static int common_dtype(const struct skl_work *w)
     return dtype;
 }
 
-/* Are logits of f32 operands products of their bf16 parts? By itself only for values that no gradient follows: its call
- * makes logits by FMAs, and what is saved for it (m and l) shall be of the same bits. */
+/* Are logits of f32 operands products of their bf16 parts? By itself only where no backward follows: its call makes logits
+ * by FMAs, and what is saved for it (m and l) shall be of the same bits. */
 static int splits(const struct skl_work *w, const struct skl_plan *plan)
 {
     int saves = w->result[SKL_ROW_m_s].data || w->result[SKL_ROW_m_t].data || w->result[SKL_ROW_m_rest].data;
-    int faster = !w->attention && !w->grads && !saves && plan->call != SKL_CALL_BACKWARD && plan->rows >= SPLIT_ROWS;
+    int faster = !w->attention && !saves && plan->call != SKL_CALL_BACKWARD && plan->rows >= SPLIT_ROWS;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
         if (s->dim && (s->a.dtype != SKL_F32 || s->b.dtype != SKL_F32))
@@ -334,6 +346,26 @@ static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w, c
     return w->grads == 1 ? SKL_KEEP_EXP_P : SKL_KEEP_EXP_Q;
 }
 
+/* May scores be made and pushed at once? Where nobody looks at them in between. */
+static int sweeps_beside(const struct skl_work *w, const struct skl_plan *plan)
+{
+    int plain = plan->one_panel && w->form == SKL_FORM_KL && plan->slack > 0 && !plan->second_sweep && !plan->queries &&
+                !w->listed.given && !plan->picks && plan->products[1]->sweep_kl;
+    for (int side = 0; side < 2; side++) plain &= !w->side[side].bias.data && w->side[side].softcap <= 0;
+    return plain;
+}
+
+/* f32's fit L1. A tile unit's are those that sweep_kl pushes, so that it does not show in the sums who does. */
+static int choose_slice(const struct skl_work *w, const struct skl_plan *plan)
+{
+    const struct skl_products *products = plan->products[1];
+    int f32 = products == plan->kernels->products[SKL_F32] || products == plan->kernels->split;
+    int lists = plan->queries || w->listed.given || w->topk.k; /* which are gone through for each tile */
+    if (!plan->one_panel || lists)
+        return SKL_BK;
+    return f32 ? SKL_SLICE / plan->kernels->nr : products->sweep_kl ? UNIT_STEP : SKL_BK;
+}
+
 /* Heads that must take turns because they add to the same gradient of b. */
 static void choose_groups(const struct skl_work *w, struct skl_plan *plan)
 {
@@ -367,6 +399,8 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
             seen = most(seen_tiles(w, plan, BLOCK_NEAR), 1);
     if (plan->by_tile || (plan->kept_tiles && plan->whole))
         block = plan->kept_tiles > NEAR_TILES || (plan->alone && plan->rows <= BLOCK_FAR) ? BLOCK_FAR : BLOCK_NEAR;
+    if (plan->by_tile && plan->recompute && plan->beside)
+        block = BLOCK;
     if (w->shard.exchange) /* the shards agreed on it */
         block = w->shard.rows;
     if (plan->queries)
@@ -415,6 +449,13 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
     plan->block_rows = (int)most(round_up((plan->rows + blocks - 1) / blocks, plan->kernels->nr), plan->kernels->nr);
     count_bytes(w, plan);
     return 1;
+}
+
+/* By tile on a unit that makes scores beside their exponentials, making them twice takes less time than fetching what was
+ * kept, which does not fit a core's cache. Where that leaves few tasks, scores are kept: more threads can share them. */
+static int prefers_recomputing(const struct skl_plan *plan)
+{
+    return plan->by_tile && plan->beside && plan->groups * plan->tasks > FEW_TASKS;
 }
 
 /* Half of a block's rows, or 0 where a block cannot have fewer. */
@@ -477,23 +518,25 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
         return status;
     plan->whole = w.side[0].dim <= plan->products[0]->kc && w.side[1].dim <= plan->products[1]->kc;
     plan->one_panel = plan->whole && w.side[0].scorer == SKL_INNER && w.side[1].scorer == SKL_INNER;
-    int f32 = plan->products[1] == plan->kernels->products[SKL_F32] || plan->products[1] == plan->kernels->split;
-    int lists = plan->queries || w.listed.given || w.topk.k; /* which are gone through for each tile */
-    plan->slice = plan->one_panel && f32 && !lists ? SKL_SLICE / plan->kernels->nr : SKL_BK;
+    plan->slice = choose_slice(&w, plan);
     plan->gather = gathers(call, &w);
     plan->by_tile = (plan->whole || w.side[w.student].scorer == SKL_INDEX) && w.grads && !plan->gather;
     plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
     plan->slack = plan->details[0] || plan->details[1] ? 0 : SLACK; /* details have sums under the maxima */
+    plan->beside = sweeps_beside(&w, plan);
     choose_groups(&w, plan);
     choose_tiles(plan);
     choose_alone(&w, plan);
     if (w.limit_is_default)
         w.limit = default_limit(&w, plan);
-    int fits = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && keep_all(&w, plan);
+    int keeps = call != SKL_CALL_BACKWARD && plan->keep != SKL_KEEP_NOTHING && !prefers_recomputing(plan);
+    int fits = keeps && keep_all(&w, plan);
     if (!fits)
         fits = recompute(&w, plan);
+    plan->dz_beside = plan->beside && plan->by_tile && plan->recompute && w.skip_below == 0 && !skl_has_labels(&w) &&
+                      w.grads != 3;
     if (!fits && !w.limit_is_default)
         return skl_fail(SKL_BAD_ARGUMENT, "cannot use workspace_limit = %zu: this call needs at least %zu bytes%s",
                         w.limit, plan->bytes,

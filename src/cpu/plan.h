@@ -83,6 +83,8 @@ struct skl_plan {
     int keeps_heads; /* bits of sides of several heads: a mixture's exponentials, an index's products are kept */
     int whole;       /* both operands' dim fits in one column tile */
     int one_panel;   /* scores are made and used a panel at a time; otherwise for all panels of a tile */
+    int beside;      /* a KL's scores are made and pushed at once, by products->sweep_kl, where nothing is masked */
+    int dz_beside;   /* ... and its dz, by products->sweep_dz, where the logits are recomputed by tile */
     int by_tile;     /* whole, with gradients: both products of dz follow at once, while the tile is in the cache */
     int own_columns; /* a gradient of b is wanted: rows that share b must not be worked on at once */
     int64_t group;   /* heads (attention) that may share a gradient of b */

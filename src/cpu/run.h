@@ -103,6 +103,12 @@ static inline int64_t skl_states_of(const struct skl_run *run, const struct skl_
     return block->chunks + (run->work->sinks ? 1 : 0);
 }
 
+static inline struct skl_panel_state *skl_state_of(const struct skl_run *run, const struct skl_block *block,
+                                                   int64_t chunk, int panel)
+{
+    return &block->states[chunk * run->plan.panels + panel];
+}
+
 /* support.c: which columns rows see. */
 void skl_set_ranges(const struct skl_run *run, struct skl_block *block);
 /* The tiles of a chunk that some row of the block sees; none if *first >= *last. */
@@ -171,6 +177,13 @@ struct skl_soon skl_next_columns(const struct skl_run *run, const struct skl_blo
 /* The products of one panel, of the rows in one of its packs. */
 void skl_score_panel(const struct skl_run *run, const struct skl_block *block, int side, int64_t pack, int panel,
                      int64_t tile, int64_t d0, int k, struct skl_columns columns, struct skl_soon soon, float *y);
+/* Panels from .. up to the one that is returned see the same columns *j0 .. *j1 - 1 of a tile, all their rows all of
+ * them, at least a strip; 'from' itself if it does not. */
+int skl_alike_panels(const struct skl_run *run, const struct skl_block *block, int64_t tile, int from, int to, int *j0,
+                     int *j1);
+/* What sweep_kl and sweep_dz take of both sides, from a panel on. */
+void skl_factors_of_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile,
+                          const struct skl_columns columns[2], struct skl_factor factor[2]);
 /* What is done with n columns of a panel's finished scores, from column j of the tile on, while they are still in the
  * cache when dim allows: slice by slice. */
 typedef void skl_panel_user(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,

@@ -213,25 +213,64 @@ static void score_slice(const struct skl_run *run, const struct skl_block *block
                           soon[side], y[side]);
 }
 
+int skl_alike_panels(const struct skl_run *run, const struct skl_block *block, int64_t tile, int from, int to, int *j0,
+                     int *j1)
+{
+    int lo[SKL_NR_MAX], hi[SKL_NR_MAX], a, b, panel = from;
+    skl_tile_range(run, block, from, tile, j0, j1);
+    if (*j0 % run->plan.strip || *j1 - *j0 < run->plan.strip)
+        return from;
+    for (; panel < to; panel++) {
+        skl_tile_range(run, block, panel, tile, &a, &b);
+        if (a != *j0 || b != *j1 || skl_panel_mask(run, block, panel, tile, lo, hi))
+            break;
+    }
+    return panel;
+}
+
+void skl_factors_of_panel(const struct skl_run *run, const struct skl_block *block, int panel, int64_t tile,
+                          const struct skl_columns columns[2], struct skl_factor factor[2])
+{
+    for (int side = 0; side < 2; side++) {
+        const struct skl_work_side *s = &run->work->side[side];
+        factor[side] = (struct skl_factor){
+            .columns = columns[side],
+            .panel = block->panel[side] + panel * run->plan.products[side]->panel_bytes(s->dim),
+            .dim = (int)s->dim,
+            .soon = skl_next_columns(run, block, side, s->member, tile + 1, 0, 0, 1),
+        };
+    }
+}
+
+/* The first n columns, whole strips, of what panels from .. to - 1 see of a tile: scored and pushed at once. */
+static void sweep_beside(const struct skl_run *run, struct skl_block *block, int64_t chunk, int from, int to,
+                         int64_t tile, int j0, int n, const struct skl_columns columns[2], float *const y[2])
+{
+    struct skl_factor factor[2];
+    skl_factors_of_panel(run, block, from, tile, columns, factor);
+    run->plan.products[1]->sweep_kl(n, to - from, factor, j0, run->unit, run->plan.slack, y,
+                                    skl_state_of(run, block, chunk, from));
+}
+
 /* A panel's tile slice by slice: scores, unless they have been made, softcap and mask, and what they are for. 'part' of
  * 'parts': which of the next tile's columns to ask for. Scores that need not stay are made in the same place, which is
  * in L1. */
 static void score_and_use(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int part,
                           int parts, int64_t tile, const struct skl_columns columns[2], float *const y[2], int stay,
-                          skl_panel_user *use)
+                          int done, skl_panel_user *use)
 {
     const struct skl_run *run = w->run;
     const struct skl_plan *plan = &run->plan;
     int nr = plan->kernels->nr, j0, j1, lo[SKL_NR_MAX], hi[SKL_NR_MAX];
     struct skl_soon next[2] = {{0}, {0}};
     skl_tile_range(run, block, panel, tile, &j0, &j1);
-    if (j0 >= j1)
+    if (j0 + done >= j1)
         return;
     int masked = skl_panel_mask(run, block, panel, tile, lo, hi);
     int slices = (j1 - 1) / plan->slice - j0 / plan->slice + 1;
     for (int side = 0; side < 2 && plan->one_panel; side++)
         next[side] = skl_next_columns(run, block, side, run->work->side[side].member, tile + 1, 0, part, parts);
-    for (int j = j0, k = 0, end; j < j1; j = end, k++) {
+    for (int j = j0 + done, k = 0, end; j < j1; j = end, k++) {
         end = skl_slice_end(plan, j, j1);
         struct skl_soon soon[2] = {part_of(next[0], k, slices), part_of(next[1], k, slices)};
         float *const at[2] = {y[0] + (stay ? j * nr : 0), y[1] + (stay ? j * nr : 0)};
@@ -262,9 +301,18 @@ void skl_score_tile(const struct skl_worker *w, struct skl_block *block, int64_t
         else
             score_side(w, block, side, tile, y[side], panel_stride);
     }
-    for (int panel = w->from; panel < to; panel++) {
-        float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
-        score_and_use(w, block, chunk, panel, panel - w->from, to - w->from, tile, columns, mine, panel_stride > 0,
-                      use);
+    for (int panel = w->from; panel < to;) {
+        int j0, j1, done = 0, end = panel + 1;
+        int alike = run->plan.beside && use && !panel_stride ? skl_alike_panels(run, block, tile, panel, to, &j0, &j1)
+                                                             : panel;
+        if (alike > panel) {
+            end = alike, done = (j1 - j0) / run->plan.strip * run->plan.strip;
+            sweep_beside(run, block, chunk, panel, end, tile, j0, done, columns, y);
+        }
+        for (; panel < end; panel++) {
+            float *const mine[2] = {y[0] + panel * panel_stride, y[1] + panel * panel_stride};
+            score_and_use(w, block, chunk, panel, panel - w->from, to - w->from, tile, columns, mine, panel_stride > 0,
+                          done, use);
+        }
     }
 }

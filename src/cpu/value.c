@@ -16,18 +16,12 @@ static int64_t tile_place(const struct skl_worker *w, const struct skl_block *bl
     return keep || !plan->one_panel ? panel : 0;
 }
 
-static struct skl_panel_state *state_of(const struct skl_run *run, const struct skl_block *block, int64_t chunk,
-                                        int panel)
-{
-    return &block->states[chunk * run->plan.panels + panel];
-}
-
 static void push_panel(const struct skl_worker *w, struct skl_block *block, int64_t chunk, int panel, int64_t tile,
                        int j, float *const y[2], int n)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
-    struct skl_panel_state *state = state_of(run, block, chunk, panel);
+    struct skl_panel_state *state = skl_state_of(run, block, chunk, panel);
     int64_t first = tile * block->bk + j;
     skl_push_details(run, block, chunk, panel, first, y, n); /* before scores become exponentials */
     if (run->work->form != SKL_FORM_KL) {
@@ -62,13 +56,13 @@ static void sum_panel(const struct skl_worker *w, struct skl_block *block, int64
     skl_count_ranks(run, block, chunk, panel, y, n);
     if (skl_sweeps(run->work->form) == 2)
         run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
-                                                     state_of(run, block, chunk, panel));
+                                                     skl_state_of(run, block, chunk, panel));
     skl_sum_others(run, block, chunk, panel, y, n);
 }
 
 void skl_empty_state(const struct skl_run *run, struct skl_block *block, int64_t chunk, int panel)
 {
-    struct skl_panel_state *s = state_of(run, block, chunk, panel);
+    struct skl_panel_state *s = skl_state_of(run, block, chunk, panel);
     memset(s, 0, sizeof *s);
     for (int i = 0; i < SKL_NR_MAX; i++) s->m[0][i] = s->m[1][i] = -INFINITY;
     skl_empty_details(run, block, chunk, panel);

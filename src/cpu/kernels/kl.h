@@ -28,25 +28,56 @@ static void dz_kept(int n, float *y_p, float *y_q, enum skl_keep kept, const str
     }
 }
 
+/* What dz of a lane group takes beside its scores. */
+struct kl_dz {
+    vf m_p, m_q, unit_p, unit_q;
+    vf p_of_q, q_of_q;      /* dz_Q = e_Q q_of_q - e_P p_of_q */
+    vf p_of_p, own_of_p, c; /* dz_P = e_P (p_of_p (d - c) ln 2 + own_of_p) */
+};
+
+static inline __attribute__((always_inline)) struct kl_dz kl_dz_of(const struct skl_panel_factors *f, int v)
+{
+    vf prob_p = vload(f->prob[0] + v * VL), prob_q = vload(f->prob[1] + v * VL), g_q = vload(f->g[1] + v * VL);
+    return (struct kl_dz){
+        .m_p = vload(f->m[0] + v * VL),
+        .m_q = vload(f->m[1] + v * VL),
+        .unit_p = vset(f->unit[0]),
+        .unit_q = vset(f->unit[1]),
+        .p_of_q = prob_p * g_q,
+        .q_of_q = prob_q * (g_q + vload(f->own[1] + v * VL)),
+        .p_of_p = prob_p * vload(f->g[0] + v * VL),
+        .own_of_p = prob_p * vload(f->own[0] + v * VL),
+        .c = vload(f->c[0] + v * VL),
+    };
+}
+
+/* dz of one column, of the sides that 'want' has bits of. */
+static inline __attribute__((always_inline)) void kl_dz_column(const struct kl_dz *k, vf x_p, vf x_q, int want,
+                                                               vf *dz_p, vf *dz_q)
+{
+    vf l_p = (x_p - k->m_p) * k->unit_p, l_q = (x_q - k->m_q) * k->unit_q, e_p = vexp2(l_p);
+    if (want & 2) {
+        vf gq = vexp2(l_q) * k->q_of_q, gp = e_p * k->p_of_q;
+        *dz_q = gq - gp;
+    }
+    if (want & 1) {
+        vf d = vkeep_nlt(l_p, vset(EXP2_MIN), l_p - l_q);
+        *dz_p = e_p * k->p_of_p * ((d - k->c) * vset(LN2)) + e_p * k->own_of_p;
+    }
+}
+
 static void dz_kl(int n, float *y_p, float *y_q, int want, const struct skl_panel_factors *f)
 {
     for (int v = 0; v < NV; v++) {
-        vf m_p = vload(f->m[0] + v * VL), m_q = vload(f->m[1] + v * VL), c = vload(f->c[0] + v * VL);
-        vf unit_p = vset(f->unit[0]), unit_q = vset(f->unit[1]);
-        vf g_p = vload(f->g[0] + v * VL), g_q = vload(f->g[1] + v * VL);
-        vf prob_p = vload(f->prob[0] + v * VL), prob_q = vload(f->prob[1] + v * VL);
-        vf own_p = prob_p * vload(f->own[0] + v * VL), with_own = g_q + vload(f->own[1] + v * VL);
+        struct kl_dz k = kl_dz_of(f, v);
         for (int j = 0; j < n; j++) {
             float *at_p = y_p + j * NR + v * VL, *at_q = y_q + j * NR + v * VL;
-            vf l_p = (vload(at_p) - m_p) * unit_p, l_q = (vload(at_q) - m_q) * unit_q, e_p = vexp2(l_p);
-            if (want & 2) {
-                vf gq = vexp2(l_q) * (prob_q * with_own), gp = e_p * (prob_p * g_q);
-                vstore(at_q, gq - gp);
-            }
-            if (want & 1) {
-                vf d = vkeep_nlt(l_p, vset(EXP2_MIN), l_p - l_q);
-                vstore(at_p, e_p * (prob_p * g_p) * ((d - c) * vset(LN2)) + e_p * own_p);
-            }
+            vf dz_p = vset(0.0f), dz_q = vset(0.0f);
+            kl_dz_column(&k, vload(at_p), vload(at_q), want, &dz_p, &dz_q);
+            if (want & 2)
+                vstore(at_q, dz_q);
+            if (want & 1)
+                vstore(at_p, dz_p);
         }
     }
 }

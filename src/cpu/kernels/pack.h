@@ -50,19 +50,19 @@ static void pack_row(int64_t dim, const float *line, float sign, int i, void *pa
     for (int64_t d = 0; d < dim; d++) to[d * NR + i] = sign * line[d];
 }
 
-static void pack_panel(int64_t dim, const float *const *lines, float sign, void *panel)
+static void pack_panel(int64_t dim, const void *const *lines, float sign, void *panel)
 {
     float *to = panel;
     int64_t whole = dim / VL * VL;
     for (int i = 0; i < NR; i += VL)
         for (int64_t d = 0; d < whole; d += VL) {
             vf x[VL];
-            UNROLLED for (int k = 0; k < VL; k++) x[k] = vload(lines[i + k] + d) * vset(sign);
+            UNROLLED for (int k = 0; k < VL; k++) x[k] = vload((const float *)lines[i + k] + d) * vset(sign);
             transpose_square(x);
             UNROLLED for (int k = 0; k < VL; k++) vstore(to + (d + k) * NR + i, x[k]);
         }
     for (int64_t d = whole; d < dim; d++)
-        for (int i = 0; i < NR; i++) to[d * NR + i] = sign * lines[i][d];
+        for (int i = 0; i < NR; i++) to[d * NR + i] = sign * ((const float *)lines[i])[d];
 }
 
 /* The other way, n rows of da. */

@@ -44,6 +44,44 @@ static void pair_pack_row(int64_t dim, const float *line, float sign, int i, voi
         to[(d / 2 * NR + i) * 2 + d % 2] = d < dim ? (uint16_t)(skl_bits(sign * line[d]) >> 16) : 0;
 }
 
+#if LANES == 16
+/* Lane l of x[i] becomes lane i of x[l]. */
+static inline __attribute__((always_inline)) void transpose(vpair x[16])
+{
+    EXCHANGE_BLOCKS(vpair, x, 1)
+    EXCHANGE_BLOCKS(vpair, x, 2)
+    EXCHANGE_BLOCKS(vpair, x, 4)
+    EXCHANGE_BLOCKS(vpair, x, 8)
+}
+
+/* A step of a row from entry d on; with zeros in 'edge' where the row ends before it does. */
+static inline const uint16_t *whole_step(const uint16_t *line, int64_t dim, int64_t d, uint16_t edge[PAIR_STEP])
+{
+    if (dim - d >= PAIR_STEP)
+        return line + d;
+    memset(edge, 0, PAIR_STEP * sizeof *edge);
+    memcpy(edge, line + d, (size_t)(dim - d) * sizeof *edge);
+    return edge;
+}
+
+/* A panel's rows at once, by squares of pairs. */
+static void pair_pack_panel(int64_t dim, const void *const *lines, float sign, void *panel)
+{
+    uint16_t edge[PAIR_STEP];
+    uint32_t turn = sign < 0 ? 0x80008000u : 0;
+    for (int64_t d = 0; d < dim; d += PAIR_STEP)
+        for (int g = 0; g < NR; g += 16) {
+            vpair x[16];
+            for (int i = 0; i < 16; i++) x[i] = load_pairs(whole_step(lines[g + i], dim, d, edge)) ^ turn;
+            transpose(x);
+            for (int i = 0; i < 16; i++) store_pairs((uint16_t *)panel + ((d / 2 + i) * NR + g) * 2, x[i]);
+        }
+}
+#define PAIR_PACK_PANEL pair_pack_panel
+#else
+#define PAIR_PACK_PANEL NULL
+#endif
+
 /* n columns of k entries, zeros after them up to whole steps both ways, and up to whole strips. b serves as it is where
  * nothing would be read beyond it. */
 static struct skl_columns pair_columns(int n, int k, const void *b, int dtype, int64_t stride, void *pack)

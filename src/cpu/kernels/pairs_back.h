@@ -14,20 +14,51 @@ _Static_assert(NV == 2 && VL == 16 && (int)PAIR_STEP == (int)NR, "a line is two 
 
 /* -------------------------------------------------------------------------------------------------------- dz --- */
 
-/* To the nearest bf16, in the upper half. What would become infinite is cut off instead; inf and NaN stay. */
-static inline vpair nearest_bf16(vf x)
+/* To the nearest bf16, in the upper half, and of two equally near ones to the larger; the lower half is left over. */
+static inline vpair round_bf16(vf x)
 {
-    vpair u = (vpair)x, nearest = u + 0x7fffu + ((u >> 16) & 1), top = (vpair){0} + 0x7f800000u;
+    return (vpair)x + 0x8000u;
+}
+
+/* The same where that would become infinite, which is cut off instead, or x is not finite: inf and NaN stay. */
+static inline vpair careful_bf16(vf x)
+{
+    vpair u = (vpair)x, nearest = round_bf16(x), top = (vpair){0} + 0x7f800000u;
     vpair cut = (vpair)((u & top) == top) | (vpair)((nearest & top) == top);
     vpair quiet = (vpair)((u & 0x7fffffffu) > top) & 0x400000u;
-    return ((cut & (u | quiet)) | (~cut & nearest)) & 0xffff0000u;
+    return (cut & (u | quiet)) | (~cut & nearest);
 }
 
 /* What is left of x, without what is not finite. */
-static inline vpair rest_bf16(vf x, vpair high)
+static inline vf rest_bf16(vf x, vpair high)
 {
-    vpair top = (vpair){0} + 0x7f800000u, finite = (vpair)((high & top) != top);
-    return nearest_bf16(x - (vf)high) & finite;
+    return x - (vf)(high & 0xffff0000u);
+}
+
+static inline vpair finite_bf16(vpair rest, vpair high)
+{
+    vpair top = (vpair){0} + 0x7f800000u;
+    return rest & (vpair)((high & top) != top);
+}
+
+/* The upper halves of x and y. */
+static inline vpair upper_halves(vpair x, vpair y)
+{
+    return x >> 16 | (y & 0xffff0000u);
+}
+
+/* A line, of rows 0 .. 15 and 16 .. 31. */
+static inline __attribute__((always_inline)) void split_line(int parts, vf x, vf y, float *line)
+{
+    vf most = vset(0x1.fefffep127f); /* larger numbers would become infinite */
+    vpair hx = round_bf16(x), hy = round_bf16(y), lx = round_bf16(rest_bf16(x, hx)), ly = round_bf16(rest_bf16(y, hy));
+    if (__builtin_expect(vbits(vnle(vabs(x), most)) | vbits(vnle(vabs(y), most)), 0)) {
+        hx = careful_bf16(x), hy = careful_bf16(y);
+        lx = finite_bf16(careful_bf16(rest_bf16(x, hx)), hx), ly = finite_bf16(careful_bf16(rest_bf16(y, hy)), hy);
+    }
+    store_pairs(line, upper_halves(hx, hy));
+    if (parts == 2)
+        store_pairs(line + 16, upper_halves(lx, ly));
 }
 
 /* Lines beside the columns become 0 as far as a group of PAIR_STEP reads them. */
@@ -37,15 +68,10 @@ static inline void split_lines(int parts, int first, int last, float *dz)
         return;
     for (int j = first / PAIR_STEP * PAIR_STEP; j < whole_steps(last); j++) {
         float *line = dz + j * NR;
-        if (j < first || j >= last) {
+        if (j < first || j >= last)
             memset(line, 0, NR * sizeof *line);
-            continue;
-        }
-        vf x = vload(line), y = vload(line + 16);
-        vpair hx = nearest_bf16(x), hy = nearest_bf16(y);
-        store_pairs(line, hx >> 16 | hy);
-        if (parts == 2)
-            store_pairs(line + 16, rest_bf16(x, hx) >> 16 | rest_bf16(y, hy));
+        else
+            split_line(parts, vload(line), vload(line + 16), line);
     }
 }
 
@@ -58,15 +84,6 @@ static inline int group_live(const unsigned char *live, int j, int first, int en
 }
 
 /* ----------------------------------------------------------------------------------------------- grad_rows --- */
-
-/* Lane l of x[i] becomes lane i of x[l]. */
-static inline __attribute__((always_inline)) void transpose(vpair x[16])
-{
-    EXCHANGE_BLOCKS(vpair, x, 1)
-    EXCHANGE_BLOCKS(vpair, x, 2)
-    EXCHANGE_BLOCKS(vpair, x, 4)
-    EXCHANGE_BLOCKS(vpair, x, 8)
-}
 
 /* NaN and inf become 0. */
 static inline vpair clean_pairs(vpair x)
@@ -127,19 +144,14 @@ static inline void pair_columns_of_dz(int parts, const float *dz, uint32_t *to)
         }
 }
 
-/* The same of all groups in which some strip is live, one after the other; 'at' is where each begins. Returns how many
- * there are. dz is that of column 'first'. */
+/* The groups in which some strip is live: 'at' is where each begins. Returns how many there are. */
 enum { PAIR_GROUPS = SKL_BK / PAIR_STEP, GROUP_PAIRS = PAIR_STEP / 2 * NR };
-static inline int pair_live_groups(int parts, int n, const unsigned char *live, int first, const float *dz,
-                                   uint32_t *to, int at[PAIR_GROUPS])
+static inline int pair_live_groups(int n, const unsigned char *live, int first, int at[PAIR_GROUPS])
 {
     int groups = 0, end = first + n;
-    for (int j = first / PAIR_STEP * PAIR_STEP; j < end; j += PAIR_STEP) {
-        if (!group_live(live - first / MR, j, first, end))
-            continue;
-        pair_columns_of_dz(parts, dz + (j - first) * NR, to + groups * parts * GROUP_PAIRS);
-        at[groups++] = j;
-    }
+    for (int j = first / PAIR_STEP * PAIR_STEP; j < end; j += PAIR_STEP)
+        if (group_live(live - first / MR, j, first, end))
+            at[groups++] = j;
     return groups;
 }
 
@@ -163,6 +175,20 @@ static void pair_pack_block_row(int64_t dim, const float *line, int r, int rows,
         uint16_t *to = (uint16_t *)block + block_place(d / PAIR_STEP * PAIR_STEP, r, rows) + d % PAIR_STEP * 2;
         *to = d < dim && fabsf(line[d]) <= FLT_MAX ? (uint16_t)(skl_bits(line[d]) >> 16) : 0;
     }
+}
+
+/* A panel's rows at once, the first of which is row r of the block. */
+static void pair_pack_block_panel(int64_t dim, const void *const *lines, int r, int rows, void *block)
+{
+    uint16_t edge[2][PAIR_STEP];
+    for (int i = 0; i < 16; i++)
+        for (int64_t d = 0; d < dim; d += PAIR_STEP) {
+            const uint16_t *x = whole_step(lines[i], dim, d, edge[0]), *y = whole_step(lines[16 + i], dim, d, edge[1]);
+            uint16_t *to = (uint16_t *)block + block_place(d, r + i, rows);
+            for (int half = 0; half < PAIR_STEP; half += 16)
+                store_pairs(to + 2 * half,
+                            clean_pairs((vpair)vload_bf16(x + half) >> 16 | (vpair)vload_bf16(y + half)));
+        }
 }
 
 /* skip_below: sum[0..dim-1] += sum_k x[k] a[at[k]][0..dim-1] over a list of rows. */

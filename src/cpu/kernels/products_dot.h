@@ -68,6 +68,8 @@ static const struct skl_products dot_products = {
     .column_bytes = sizeof(float) * SKL_BK * LDK, /* the larger one: bf16 for logits, f32 for grad_rows */
     .pack_row = pair_pack_row,
     .pack_block_row = pack_block_row,
+    .pack_dtype = SKL_BF16,
+    .pack_panel = PAIR_PACK_PANEL,
     .columns = pair_columns,
     .columns_back = columns_back,
     .logits = dot_logits,
@@ -92,7 +94,8 @@ static void dot_grad_rows(int n, int d, const unsigned char *live, struct skl_co
 {
     enum { PAIRS = PAIR_STEP / 2 };
     uint32_t B[PAIR_GROUPS * GROUP_PAIRS] __attribute__((aligned(64)));
-    int at[PAIR_GROUPS], groups = pair_live_groups(1, n, live, first, dz, B, at);
+    int at[PAIR_GROUPS], groups = pair_live_groups(n, live, first, at);
+    for (int g = 0; g < groups; g++) pair_columns_of_dz(1, dz + (at[g] - first) * NR, B + g * GROUP_PAIRS);
     int lines = lines_each(&soon, (d + MR - 1) / MR * groups);
     for (int i = 0; i < d && (groups || !add); i += MR) {
         vf c[MR][NV];
@@ -140,6 +143,9 @@ static const struct skl_products dot_products_rounded = {
     .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,
     .pack_row = pair_pack_row,
     .pack_block_row = pair_pack_block_row,
+    .pack_dtype = SKL_BF16,
+    .pack_panel = PAIR_PACK_PANEL,
+    .pack_block_panel = pair_pack_block_panel,
     .columns = pair_columns,
     .columns_back = pair_columns_back,
     .split = dot_split,

@@ -105,7 +105,7 @@ static int64_t split_panel_bytes(int64_t dim)
     return PANEL_HEAD + (int64_t)whole_steps(dim) * NR * PARTS * (int64_t)sizeof(uint16_t);
 }
 
-static void split_pack_panel(int64_t dim, const float *const *lines, float sign, void *panel)
+static void split_pack_panel(int64_t dim, const void *const *lines, float sign, void *panel)
 {
     struct split_panel *head = panel;
     head->sign = sign, head->some = 0;
@@ -179,12 +179,14 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
 /* ------------------------------------------------------------------------------------------------------ products
  * --- */
 
-#define load_part_a(at, p)                                     \
-    do {                                                       \
-        tile_load(4, (at) + (p)*SPLIT_TILE, 64);               \
-        tile_load(5, (at) + SPLIT_GROUP + (p)*SPLIT_TILE, 64); \
-    } while (0)
-#define load_part_b(at, p) load_b((at) + (p)*PAIR_STEP * NR, NR * 4)
+/* Where part p of a step's columns begins, and of the 16 columns behind them; and of its rows. */
+#define PART_A(p) A + (p)*SPLIT_TILE, A + SPLIT_GROUP + (p)*SPLIT_TILE, 64
+#define PART_B(p) B + (p)*PAIR_STEP *NR, NR * 4
+
+/* PART_A and PART_B are several arguments each. */
+#define DOT_AB(...) dot_ab(__VA_ARGS__)
+#define DOT_A(...) dot_a(__VA_ARGS__)
+#define DOT_B(...) dot_b(__VA_ARGS__)
 
 /* Columns first .. first + n - 1, in whole groups as in tile_logits. */
 static void multiply_parts(int n, int k, const void *tile, int first, const void *panel, int64_t d0,
@@ -199,24 +201,15 @@ static void multiply_parts(int n, int k, const void *tile, int first, const void
         zero_c();
         for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR) {
             ask(&soon, lines);
-            load_part_a(A, 0);
-            load_part_b(B, 2);
-            dot_c();
-            load_part_b(B, 1);
-            dot_c();
-            load_part_a(A, 1);
-            dot_c();
-            load_part_b(B, 0);
-            dot_c();
-            load_part_a(A, 2);
-            dot_c();
+            DOT_AB(PART_A(0), PART_B(2));
+            DOT_B(PART_B(1));
+            DOT_A(PART_A(1));
+            DOT_B(PART_B(0));
+            DOT_A(PART_A(2));
         }
         A = columns + j / 16 * SPLIT_GROUP, B = rows;
-        for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR) {
-            load_part_a(A, 0);
-            load_part_b(B, 0);
-            dot_c();
-        }
+        for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR)
+            DOT_AB(PART_A(0), PART_B(0));
         int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
         put_tiles(lo - j, hi - lo, NR, add, y + (lo - first) * NR, NR);
     }
@@ -231,7 +224,7 @@ struct odd_rows {
 static void find_odd(int k, const struct split_panel *panel, int64_t d0, struct odd_rows *odd)
 {
     static const float zeros[KC];
-    const float *lines[NR];
+    const void *lines[NR];
     odd->some = panel->some, odd->left = 0;
     for (int i = 0; i < NR; i++) {
         lines[i] = panel->row[i] ? panel->row[i] + d0 : zeros;

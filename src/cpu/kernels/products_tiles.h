@@ -42,6 +42,38 @@ _Static_assert((int)NR == (int)SIDE, "a panel is two tiles wide");
         tile_dot(3, 5, 7); \
     } while (0)
 
+/* C += A B with the loads of both, of A alone, or of B alone. A load stands right before the first product that needs
+ * it: earlier ones waited for products with the tile's old contents, and kept other loads waiting. */
+#define dot_ab(A, A_below, a_stride, B, b_stride)       \
+    do {                                                \
+        tile_load_once(4, A, a_stride);                 \
+        tile_load(6, B, b_stride);                      \
+        tile_dot(0, 4, 6);                              \
+        tile_load(7, (const char *)(B) + 64, b_stride); \
+        tile_dot(1, 4, 7);                              \
+        tile_load_once(5, A_below, a_stride);           \
+        tile_dot(2, 5, 6);                              \
+        tile_dot(3, 5, 7);                              \
+    } while (0)
+#define dot_a(A, A_below, a_stride)           \
+    do {                                      \
+        tile_load_once(4, A, a_stride);       \
+        tile_dot(0, 4, 6);                    \
+        tile_dot(1, 4, 7);                    \
+        tile_load_once(5, A_below, a_stride); \
+        tile_dot(2, 5, 6);                    \
+        tile_dot(3, 5, 7);                    \
+    } while (0)
+#define dot_b(B, b_stride)                              \
+    do {                                                \
+        tile_load(6, B, b_stride);                      \
+        tile_dot(0, 4, 6);                              \
+        tile_dot(2, 5, 6);                              \
+        tile_load(7, (const char *)(B) + 64, b_stride); \
+        tile_dot(1, 4, 7);                              \
+        tile_dot(3, 5, 7);                              \
+    } while (0)
+
 static void tiles_enter(struct skl_unit_state *callers)
 {
     struct {
@@ -60,6 +92,22 @@ static void tiles_leave(const struct skl_unit_state *callers)
         tiles_set(callers->bytes);
     else
         tiles_release();
+}
+
+/* C from n lines of 'width' numbers, which become lines 'from' .. from + n - 1 of it; the rest of it becomes 0. */
+static void get_tiles(int from, int n, int width, const float *at, int64_t ld)
+{
+    float c[SIDE][SIDE] __attribute__((aligned(64)));
+    const float *to = at;
+    if (n < SIDE || width < SIDE) {
+        memset(c, 0, sizeof c);
+        for (int i = 0; i < n; i++) memcpy(c[from + i], at + i * ld, (size_t)width * sizeof(float));
+        to = c[0], ld = SIDE;
+    }
+    tile_load(0, to, ld * 4);
+    tile_load(1, to + 16, ld * 4);
+    tile_load(2, to + 16 * ld, ld * 4);
+    tile_load(3, to + 16 * ld + 16, ld * 4);
 }
 
 /* C to n lines of 'width' numbers at 'to': lines 'from' .. from + n - 1 of it. */
@@ -99,18 +147,20 @@ static void tile_logits(int n, int k, struct skl_columns tile, int first, const 
     int lines = lines_each(&soon, (end - from + SIDE - 1) / SIDE * steps);
     for (int j = from; j < end; j += SIDE) {
         const uint16_t *A = b + j * tile.ld, *B = rows;
-        zero_c();
+        int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
+        if (add)
+            get_tiles(lo - j, hi - lo, NR, y + (lo - first) * NR, NR);
+        else
+            zero_c();
         for (int s = 0; s < steps; s++, A += PAIR_STEP, B += PAIR_STEP * NR) {
             ask(&soon, lines);
-            tile_load_once(4, A, tile.ld * 2);
-            tile_load_once(5, A + 16 * tile.ld, tile.ld * 2);
-            load_b(B, NR * 4);
-            dot_c();
+            dot_ab(A, A + 16 * tile.ld, tile.ld * 2, B, NR * 4);
         }
-        int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
-        put_tiles(lo - j, hi - lo, NR, add, y + (lo - first) * NR, NR);
+        put_tiles(lo - j, hi - lo, NR, 0, y + (lo - first) * NR, NR);
     }
 }
+
+#include "tiles_kl.h"
 
 /* ----------------------------------------------------------------------------------------------- gradients --- */
 
@@ -119,23 +169,27 @@ static inline __attribute__((always_inline)) void grad_rows_parts(int parts, int
                                                                   struct skl_soon soon, int add, float *da)
 {
     uint32_t B[PAIR_GROUPS * 2 * GROUP_PAIRS] __attribute__((aligned(64)));
-    int at[PAIR_GROUPS], groups = pair_live_groups(parts, n, live, first, dz, B, at);
+    int at[PAIR_GROUPS], groups = pair_live_groups(n, live, first, at);
     int lines = lines_each(&soon, (d + SIDE - 1) / SIDE * groups);
+    if (groups)
+        pair_columns_of_dz(parts, dz + (at[0] - first) * NR, B);
     for (int i = 0; i < d && (groups || !add); i += SIDE) {
-        zero_c();
+        int n_lines = d - i < SIDE ? d - i : SIDE;
+        if (add)
+            get_tiles(0, n_lines, NR, da + i * NR, NR);
+        else
+            zero_c();
         for (int g = 0; g < groups; g++) {
             const uint16_t *A = (const uint16_t *)tile.at + (int64_t)i * tile.ld + at[g];
+            const uint32_t *high = B + g * parts * GROUP_PAIRS;
             ask(&soon, lines);
-            load_a(A, tile.ld * 2);
-            const uint32_t *of_group = B + g * parts * GROUP_PAIRS;
-            if (parts == 2) {
-                load_b(of_group + GROUP_PAIRS, NR * 4);
-                dot_c();
-            }
-            load_b(of_group, NR * 4);
-            dot_c();
+            dot_ab(A, A + 16 * tile.ld, tile.ld * 2, high + (parts - 1) * GROUP_PAIRS, NR * 4);
+            if (parts == 2)
+                dot_b(high, NR * 4);
+            if (!i && g + 1 < groups) /* while the unit multiplies */
+                pair_columns_of_dz(parts, dz + (at[g + 1] - first) * NR, B + (g + 1) * parts * GROUP_PAIRS);
         }
-        put_tiles(0, d - i < SIDE ? d - i : SIDE, NR, add, da + i * NR, NR);
+        put_tiles(0, n_lines, NR, 0, da + i * NR, NR);
     }
 }
 
@@ -155,13 +209,10 @@ grad_columns_parts(int parts, int n, int panels, const unsigned char *live, cons
             if (!any)
                 zero_c();
             any = 1;
-            load_b(a + panel * NR * SIDE, SIDE * 4);
-            if (parts == 2) {
-                load_a(A + 16, NR * 4);
-                dot_c();
-            }
-            load_a(A, NR * 4);
-            dot_c();
+            const float *low = A + (parts - 1) * 16;
+            dot_ab(low, low + 16 * NR, NR * 4, a + panel * NR * SIDE, SIDE * 4);
+            if (parts == 2)
+                dot_a(A, A + 16 * NR, NR * 4);
         }
         if (any)
             put_tiles(0, n - j < SIDE ? n - j : SIDE, d, 1, db + j * stride, stride);
@@ -200,6 +251,12 @@ static double tile_burst(long steps, float *sink)
     {                                                                                                                 \
         grad_columns_parts(parts, n, panels, live, dz, block, rows, d0, soon, d, db, stride);                         \
     }                                                                                                                 \
+    static void tile_sweep_dz_##name(int n, int panels, const struct skl_factor side[2], int first, int want,         \
+                                     const struct skl_panel_factors *f, float *const y[2], float *dz,                 \
+                                     unsigned char *live)                                                             \
+    {                                                                                                                 \
+        tile_dz_parts(parts, n, panels, side, first, want, f, y, dz, live);                                           \
+    }                                                                                                                 \
     static const struct skl_products name = {                                                                         \
         .unit = "amx",                                                                                                \
         .kc = PAIR_KC,                                                                                                \
@@ -210,10 +267,15 @@ static double tile_burst(long steps, float *sink)
         .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,                                                          \
         .pack_row = pair_pack_row,                                                                                    \
         .pack_block_row = pair_pack_block_row,                                                                        \
+        .pack_dtype = SKL_BF16,                                                                                       \
+        .pack_panel = PAIR_PACK_PANEL,                                                                                \
+        .pack_block_panel = pair_pack_block_panel,                                                                    \
         .columns = pair_columns,                                                                                      \
         .columns_back = pair_columns_back,                                                                            \
         .split = split_##name,                                                                                        \
         .logits = tile_logits,                                                                                        \
+        .sweep_kl = tile_sweep_kl,                                                                                    \
+        .sweep_dz = tile_sweep_dz_##name,                                                                             \
         .grad_rows = grad_rows_##name,                                                                                \
         .grad_columns = grad_columns_##name,                                                                          \
         .add_rows = pair_listed_rows,                                                                                 \

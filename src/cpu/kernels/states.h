@@ -111,39 +111,53 @@ static inline int short_sum_end(int j, int n)
 /* Lane groups that are pushed side by side: with 16 registers one, the sums of two would live on the stack. */
 enum { AT_ONCE = MR * NV > 12 ? NV : 1 };
 
-/* The sums of AT_ONCE lane groups over a tile, under given references; 'keep' says what takes the scores' place. */
+/* The sums of up to AT_ONCE lane groups over a tile, under given references. Where 2^x is infinite for a large x, sums tell
+ * whether a score lay far above its reference; where it wraps around, the highest y does. */
+#ifdef SCALE_SATURATES
+enum { SUMS_TELL = 1 };
+#else
+enum { SUMS_TELL = 0 };
+#endif
 struct kl_sums {
-    vf l_p[AT_ONCE], l_q[AT_ONCE], acc[AT_ONCE];
-    vf highest[AT_ONCE]; /* y of both sides, where nothing is kept */
+    vf l_p[AT_ONCE], l_q[AT_ONCE], acc[AT_ONCE], highest[AT_ONCE];
 };
 
-static inline __attribute__((always_inline)) struct kl_sums
-sum_kl_lanes(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep keep, const vf *m_p, const vf *m_q)
+/* What one column adds to the sums of a lane group; 'keep' says what takes the scores' place. */
+static inline __attribute__((always_inline)) void push_column(float *at_p, float *at_q, vf m_p, vf m_q, vf unit_p,
+                                                              vf unit_q, int careful, enum skl_keep keep, vf *l_p,
+                                                              vf *l_q, vf *acc, vf *highest)
+{
+    vf y_p = (vload(at_p) - m_p) * unit_p, y_q = (vload(at_q) - m_q) * unit_q;
+    vf e_p = vexp2(y_p), e_q = vexp2(y_q), d = y_p - y_q;
+    if (careful)
+        d = vkeep_nlt(y_p, vset(EXP2_MIN), d); /* 0 inf = 0 here: no mass, no contribution */
+    *l_p += e_p;
+    *l_q += e_q;
+    *acc = vfma(e_p, d, *acc);
+    if (!careful && !SUMS_TELL)
+        *highest = vmax(y_p, vmax(y_q, *highest));
+    if (keep == SKL_KEEP_EXP_Q || keep == SKL_KEEP_EXP_P)
+        vstore(at_p, e_p), vstore(at_q, keep == SKL_KEEP_EXP_Q ? e_q : d);
+}
+
+static inline __attribute__((always_inline)) struct kl_sums sum_kl_lanes(int groups, int n, float *x_p, float *x_q,
+                                                                         const float unit[2], int careful,
+                                                                         enum skl_keep keep, const vf *m_p,
+                                                                         const vf *m_q)
 {
     vf zero = vset(0.0f), unit_p = vset(unit[0]), unit_q = vset(unit[1]);
     struct kl_sums sum;
-    UNROLLED for (int v = 0; v < AT_ONCE; v++) sum.l_p[v] = sum.l_q[v] = sum.acc[v] = sum.highest[v] = zero;
+    UNROLLED for (int v = 0; v < groups; v++) sum.l_p[v] = sum.l_q[v] = sum.acc[v] = sum.highest[v] = zero;
     for (int j = 0, end; j < n; j = end) {
         vf short_p[AT_ONCE], short_q[AT_ONCE], short_acc[AT_ONCE];
         end = short_sum_end(j, n);
-        UNROLLED for (int v = 0; v < AT_ONCE; v++) short_p[v] = short_q[v] = short_acc[v] = zero;
+        UNROLLED for (int v = 0; v < groups; v++) short_p[v] = short_q[v] = short_acc[v] = zero;
         for (int i = j; i < end; i++) {
-            UNROLLED for (int v = 0; v < AT_ONCE; v++)
-            {
-                float *at_p = x_p + i * NR + v * VL, *at_q = x_q + i * NR + v * VL;
-                vf y_p = (vload(at_p) - m_p[v]) * unit_p, y_q = (vload(at_q) - m_q[v]) * unit_q;
-                vf e_p = vexp2(y_p), e_q = vexp2(y_q);
-                vf d = vkeep_nlt(y_p, vset(EXP2_MIN), y_p - y_q); /* 0 inf = 0 here: no mass, no contribution */
-                short_p[v] += e_p;
-                short_q[v] += e_q;
-                short_acc[v] = vfma(e_p, d, short_acc[v]);
-                if (keep == SKL_KEEP_NOTHING)
-                    sum.highest[v] = vmax(y_p, vmax(y_q, sum.highest[v]));
-                if (keep == SKL_KEEP_EXP_Q || keep == SKL_KEEP_EXP_P)
-                    vstore(at_p, e_p), vstore(at_q, keep == SKL_KEEP_EXP_Q ? e_q : d);
-            }
+            UNROLLED for (int v = 0; v < groups; v++)
+                push_column(x_p + i * NR + v * VL, x_q + i * NR + v * VL, m_p[v], m_q[v], unit_p, unit_q, careful, keep,
+                            &short_p[v], &short_q[v], &short_acc[v], &sum.highest[v]);
         }
-        UNROLLED for (int v = 0; v < AT_ONCE; v++)
+        UNROLLED for (int v = 0; v < groups; v++)
         {
             sum.l_p[v] += short_p[v], sum.l_q[v] += short_q[v], sum.acc[v] += short_acc[v];
         }
@@ -151,27 +165,52 @@ sum_kl_lanes(int n, float *x_p, float *x_q, const float unit[2], enum skl_keep k
     return sum;
 }
 
-/* Where the scores stay, the old references are tried first: the sums find out by the way whether a score lies too far
- * above them, and are made again in the rare case. */
+/* Lanes that may have met a score further above its reference than 'slack', or a mass of 0 times an infinite difference.
+ * None of the terms is larger than the sum of them, so that no larger one was in a sum below 2^slack. */
+static inline uint32_t unsure(vf l_p, vf l_q, vf acc, vf highest, float slack)
+{
+    uint32_t lost = vbits(vnle(vabs(acc), vset(FLT_MAX)));
+    if (!SUMS_TELL)
+        return lost | vbits(vnle(highest, vset(slack)));
+    vf most = vexp2(vset(slack)) * vset(0.999f);
+    return lost | vbits(vnle(l_p, most)) | vbits(vnle(l_q, most));
+}
+
+/* Has a row no score yet, or is one of them hidden? Ranges hide those at the ends. */
+static inline uint32_t unseen(vf m_p, vf m_q)
+{
+    return vbits(vnle(vset(-FLT_MAX), m_p)) | vbits(vnle(vset(-FLT_MAX), m_q));
+}
+
+static inline uint32_t hides(int n, const float *x_p, const float *x_q, int v)
+{
+    const float *last_p = x_p + (n - 1) * NR + v * VL, *last_q = x_q + (n - 1) * NR + v * VL;
+    return unseen(vload(x_p + v * VL), vload(x_q + v * VL)) | unseen(vload(last_p), vload(last_q));
+}
+
+/* Where the scores stay, the old references are tried first, and no care is taken of masses of 0: the sums tell by the
+ * way whether that may have been wrong, and are made again in the rare case. */
 static inline __attribute__((always_inline)) void push_kl_lanes(int n, float *x_p, float *x_q, int v0,
                                                                 const float unit[2], float slack, enum skl_keep keep,
                                                                 struct skl_panel_state *s)
 {
-    vf m_p[AT_ONCE], m_q[AT_ONCE], limit = vset(slack);
+    vf m_p[AT_ONCE], m_q[AT_ONCE];
     struct kl_sums sum;
     uint32_t raise = keep != SKL_KEEP_NOTHING || slack == 0; /* without slack it would not be rare */
     UNROLLED for (int v = 0; v < AT_ONCE; v++)
     {
         m_p[v] = vload(s->m[0] + (v0 + v) * VL), m_q[v] = vload(s->m[1] + (v0 + v) * VL);
-        raise |= vbits(vnle(vset(-FLT_MAX), m_p[v])) | vbits(vnle(vset(-FLT_MAX), m_q[v])); /* nothing was seen yet */
+        raise |= unseen(m_p[v], m_q[v]) | hides(n, x_p, x_q, v0 + v);
     }
     if (!raise) {
-        sum = sum_kl_lanes(n, x_p + v0 * VL, x_q + v0 * VL, unit, SKL_KEEP_NOTHING, m_p, m_q);
-        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise |= vbits(vnle(sum.highest[v], limit));
+        sum = sum_kl_lanes(AT_ONCE, n, x_p + v0 * VL, x_q + v0 * VL, unit, 0, SKL_KEEP_NOTHING, m_p, m_q);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++)
+            raise |= unsure(sum.l_p[v], sum.l_q[v], sum.acc[v], sum.highest[v], slack);
     }
     if (raise) {
-        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise_both(n, x_p, x_q, v0 + v, unit, limit, s, &m_p[v], &m_q[v]);
-        sum = sum_kl_lanes(n, x_p + v0 * VL, x_q + v0 * VL, unit, keep, m_p, m_q);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++)
+            raise_both(n, x_p, x_q, v0 + v, unit, vset(slack), s, &m_p[v], &m_q[v]);
+        sum = sum_kl_lanes(AT_ONCE, n, x_p + v0 * VL, x_q + v0 * VL, unit, 1, keep, m_p, m_q);
     }
     UNROLLED for (int v = 0; v < AT_ONCE; v++)
     {

@@ -63,7 +63,8 @@ static inline vf vtruncate_sixteenth(vf a) /* to a mantissa of four bits */
 {
     return _mm512_and_ps(a, _mm512_castsi512_ps(_mm512_set1_epi32((int)0xfff80000)));
 }
-static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* by 2^floor(n) */
+#define SCALE_SATURATES /* by 2^floor(n): what is too large becomes infinite, and does not wrap around */
+static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lim, _CMP_NLT_UQ), a, n);
