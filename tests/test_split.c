@@ -49,7 +49,7 @@ static void multiply(const struct skl_products *p, const struct operands *o, int
     size_t panel_size = (size_t)(p->panel_bytes(o->dim) + SKL_ALIGN - 1) / SKL_ALIGN * SKL_ALIGN;
     size_t pack_size = (size_t)(p->column_bytes + SKL_ALIGN - 1) / SKL_ALIGN * SKL_ALIGN;
     char *panel = aligned_alloc(SKL_ALIGN, panel_size), *pack = aligned_alloc(SKL_ALIGN, pack_size);
-    const float *lines[ROWS];
+    const void *lines[ROWS];
     struct skl_unit_state callers;
     struct skl_float_mode mode = skl_enter_float_mode();
     for (int i = 0; i < ROWS; i++) lines[i] = (const float *)o->a.data + i * o->dim;
@@ -196,7 +196,7 @@ static const struct use uses[] = {
     {"few rows", 0, 1, SKL_F32, SKL_F32, 0, 0, 0, 511, 1024, 1024},
     {"narrow student", 0, 1, SKL_F32, SKL_F32, 0, 0, 0, 512, 1023, 1024},
     {"narrow teacher", 0, 1, SKL_F32, SKL_F32, 0, 0, 0, 512, 4096, 1000},
-    {"gradients", 0, 1, SKL_F32, SKL_F32, 0, 1, 0, 512, 1024, 1024},
+    {"with gradients", 1, 1, SKL_F32, SKL_F32, 0, 1, 0, 512, 1024, 1024},
     {"saved for gradients", 0, 1, SKL_F32, SKL_F32, 0, 0, 1, 512, 1024, 1024},
     {"attention", 0, 0, SKL_F32, SKL_F32, 0, 0, 0, 512, 1024, 1024},
     {"bf16", 0, 1, SKL_BF16, SKL_BF16, SKL_SPLIT_ALWAYS, 0, 0, 512, 1024, 1024},
