@@ -147,7 +147,7 @@ void skl_sum_others(const struct skl_run *run, struct skl_block *block, int64_t 
     f.param[0] = f.param[1] = 0.5F;
     for (int k = 0; k < SKL_OTHERS; k++)
         if (block->others[k])
-            run->plan.kernels->form[form[k]].sum(n, y[0], y[1], &f,
+            run->plan.kernels->form[form[k]].sum(n, y[0], y[1], 0, &f,
                                                  &block->others[k][chunk * run->plan.panels + panel]);
 }
 

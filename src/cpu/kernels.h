@@ -200,11 +200,12 @@ struct skl_products {
     double (*burst)(long steps, float *sink);
 };
 
-/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. want has
- * bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL needs no second sweep: its sum is KL(Q ||
- * P), for those who ask for the other way too. */
+/* A divergence of two sweeps: its sums over a tile of scores, once the LSEs are known, and dz over the scores. 'apart':
+ * both sums are asked for by themselves; without it they may be any two that close into the loss (divergence.h). want
+ * has bit 0 for P, bit 1 for Q; a tile that is not wanted is left undefined. KL needs no second sweep: its sum is KL(Q
+ * || P), for those who ask for the other way too. */
 struct skl_form_kernels {
-    void (*sum)(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
+    void (*sum)(int n, const float *x_p, const float *x_q, int apart, const struct skl_panel_factors *f,
                 struct skl_panel_state *state);
     void (*dz)(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f);
 };

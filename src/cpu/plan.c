@@ -309,6 +309,13 @@ static int gathers(enum skl_call call, const struct skl_work *w)
     return skl_on_support(w) && (call == SKL_CALL_BACKWARD || !asked);
 }
 
+/* Does anyone read the second sweep's two sums, and not only the loss? Gradients do, and states that leave. */
+static int asks_apart(enum skl_call call, const struct skl_work *w)
+{
+    int leave = w->shard.exchange || call == SKL_CALL_PARTIAL;
+    return w->grads || w->sink_grads || leave || w->result[SKL_ROW_kl_s].data || w->result[SKL_ROW_kl_t].data;
+}
+
 /* What callers ask of the rows beyond the divergence. A backward finds it saved. */
 static void choose_details(enum skl_call call, const struct skl_work *w, struct skl_plan *plan)
 {
@@ -329,6 +336,7 @@ static void choose_details(enum skl_call call, const struct skl_work *w, struct 
     for (int i = 0; i < SKL_ROW_RESULTS; i++) plan->puts_rows |= w->result[i].data != NULL;
     int ranks = (plan->details[0] | plan->details[1]) & SKL_WANT_RANK;
     plan->second_sweep = (value && skl_sweeps(w->form) == 2) || plan->others || ranks;
+    plan->apart = asks_apart(call, w);
 }
 
 /* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */

@@ -76,6 +76,7 @@ struct skl_plan {
     int64_t list_room;       /* ... that all chunks of a row keep */
     float slack;             /* how far above its reference a KL's score may lie, in base 2 */
     int second_sweep;        /* a second sweep is wanted, for the divergence or for others */
+    int apart;               /* ... and each of its two sums by itself, not only what they close into */
     enum skl_keep keep;      /* what the sweep leaves in the kept tiles */
     int64_t kept_tiles;      /* tiles of logits a block holds: all it sees; a slab, filled again and again; or none */
     int keeps_seen;          /* a window bounds what a block sees: kept tiles are counted from the first that it does */

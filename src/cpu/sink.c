@@ -92,7 +92,7 @@ void skl_sum_sink(const struct skl_run *run, struct skl_block *block, int panel)
     struct column c = column_of(run, block, panel);
     skl_empty_state(run, block, block->chunks, panel);
     if (skl_sweeps(run->work->form) == 2)
-        plan->kernels->form[run->work->form].sum(1, c.y[0], c.y[1], &block->factors[panel],
+        plan->kernels->form[run->work->form].sum(1, c.y[0], c.y[1], plan->apart, &block->factors[panel],
                                                  &block->states[block->chunks * plan->panels + panel]);
     skl_sum_others(run, block, block->chunks, panel, c.y, 1);
 }

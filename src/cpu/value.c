@@ -55,7 +55,7 @@ static void sum_panel(const struct skl_worker *w, struct skl_block *block, int64
     (void)tile, (void)j;
     skl_count_ranks(run, block, chunk, panel, y, n);
     if (skl_sweeps(run->work->form) == 2)
-        run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], &block->factors[panel],
+        run->plan.kernels->form[run->work->form].sum(n, y[0], y[1], run->plan.apart, &block->factors[panel],
                                                      skl_state_of(run, block, chunk, panel));
     skl_sum_others(run, block, chunk, panel, y, n);
 }

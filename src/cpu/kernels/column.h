@@ -37,8 +37,7 @@ static inline vf of_larger(const struct column *c, vf p, vf q)
     return vselect_lt(vset(0.0f), c->d, q, p);
 }
 
-/* Where mixtures are even, param = (1/2, 1/2), and the set has tables, their logarithms come out of one (log_half.h),
- * and nothing needs m1: 52 operations for a column's terms instead of 67. 'even' is known when this is compiled. */
+/* Where mixtures are even, param = (1/2, 1/2), their logarithms come out of a table (even.h), and nothing needs m1. 'even' is known when this is compiled. */
 static inline __attribute__((always_inline)) struct column column_of(vf x_p, vf x_q, const struct skl_panel_factors *f,
                                                                      int v, int even)
 {
@@ -76,27 +75,40 @@ static inline struct mixture mixture_of(const struct column *c, const struct skl
     return m;
 }
 
-#ifdef HAS_TABLES
 static inline struct mixture even_mixture_of(const struct column *c)
 {
-    struct mixture m = {.log_large = vlog_half(c->x_finite)};
+    struct mixture m = {.log_large = EVEN(even_log_table, even_of(c->x))};
     m.log_small = vfma(c->x_finite, vset(-LN2), m.log_large);
     return m;
 }
-#endif
 
 typedef void column_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q);
 typedef vf column_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side);
 
 /* From scores to a term is a chain of some 25 operations that wait for one another. With AVX2, columns first and terms
  * after them, a few at a time, are two shorter chains, of which the processor has more under way: a sixth less time on
- * Zen 4. With AVX-512 storing a column in between, 64 bytes for each of its numbers, costs more than that gains, but for
- * a JSD whose beta is not 1/2 (docs/performance.md, "JSD since then"). */
+ * Zen 4. With AVX-512 storing a column in between, 64 bytes for each of its numbers, costs more than that gains; and so
+ * it does on every set where a table makes the chain short (docs/performance.md, "JSD by tables"). */
 enum { COLUMNS_AT_ONCE = VL < 16 ? SHORT_SUM : 1 };
 
-static inline int at_once_end(int j, int n)
+static inline int at_once_end(int j, int n, int even)
 {
-    return n - j < COLUMNS_AT_ONCE ? n : j + COLUMNS_AT_ONCE;
+    int columns = even ? 1 : COLUMNS_AT_ONCE;
+    return n - j < columns ? n : j + columns;
+}
+
+/* The columns i0 .. i1 - 1. Kept scores come from far away: meanwhile those of the next panel, which lie behind this
+ * one's tile, are asked for. */
+static inline __attribute__((always_inline)) void load_columns(int i0, int i1, const float *x_p, const float *x_q,
+                                                               const struct skl_panel_factors *f, int v, int even,
+                                                               struct column *c)
+{
+    for (int i = i0; i < i1; i++) {
+        const float *at_p = x_p + i * NR + v * VL, *at_q = x_q + i * NR + v * VL;
+        __builtin_prefetch(at_p + SKL_BK * NR, 0, 2);
+        __builtin_prefetch(at_q + SKL_BK * NR, 0, 2);
+        c[i - i0] = column_of(vload(at_p), vload(at_q), f, v, even);
+    }
 }
 
 static inline __attribute__((always_inline)) void sum_columns(int n, const float *x_p, const float *x_q,
@@ -110,9 +122,8 @@ static inline __attribute__((always_inline)) void sum_columns(int n, const float
             end = short_sum_end(j, n);
             for (int i0 = j, i1; i0 < end; i0 = i1) {
                 struct column c[COLUMNS_AT_ONCE];
-                i1 = at_once_end(i0, end);
-                for (int i = i0; i < i1; i++)
-                    c[i - i0] = column_of(vload(x_p + i * NR + v * VL), vload(x_q + i * NR + v * VL), f, v, even);
+                i1 = at_once_end(i0, end, even);
+                load_columns(i0, i1, x_p, x_q, f, v, even, c);
                 for (int i = i0; i < i1; i++) terms(&c[i - i0], f, v, &part_p, &part_q);
             }
             acc_p += part_p;
@@ -129,9 +140,8 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
     for (int v = 0; v < NV; v++)
         for (int j0 = 0, j1; j0 < n; j0 = j1) {
             struct column cs[COLUMNS_AT_ONCE];
-            j1 = at_once_end(j0, n);
-            for (int j = j0; j < j1; j++)
-                cs[j - j0] = column_of(vload(x_p + j * NR + v * VL), vload(x_q + j * NR + v * VL), f, v, even);
+            j1 = at_once_end(j0, n, even);
+            load_columns(j0, j1, x_p, x_q, f, v, even, cs);
             for (int j = j0; j < j1; j++) {
                 float *at_p = x_p + j * NR + v * VL, *at_q = x_q + j * NR + v * VL;
                 struct column c = cs[j - j0];
@@ -143,13 +153,14 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
         }
 }
 
-#define TWO_SWEEPS(name)                                                                                 \
-    static void sum_##name(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f, \
-                           struct skl_panel_state *s)                                                    \
-    {                                                                                                    \
-        sum_columns(n, x_p, x_q, f, 0, name##_terms, s);                                                 \
-    }                                                                                                    \
-    static void dz_##name(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)    \
-    {                                                                                                    \
-        dz_columns(n, x_p, x_q, want, f, 0, name##_dz);                                                  \
+#define TWO_SWEEPS(name)                                                                                            \
+    static void sum_##name(int n, const float *x_p, const float *x_q, int apart, const struct skl_panel_factors *f, \
+                           struct skl_panel_state *s)                                                               \
+    {                                                                                                               \
+        (void)apart;                                                                                                \
+        sum_columns(n, x_p, x_q, f, 0, name##_terms, s);                                                            \
+    }                                                                                                               \
+    static void dz_##name(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)               \
+    {                                                                                                               \
+        dz_columns(n, x_p, x_q, want, f, 0, name##_dz);                                                             \
     }

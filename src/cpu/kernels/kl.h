@@ -83,9 +83,10 @@ static void dz_kl(int n, float *y_p, float *y_q, int want, const struct skl_pane
 }
 
 /* KL(Q || P), once the LSEs are known: d = log2 q - log2 p. */
-static void sum_kl(int n, const float *x_p, const float *x_q, const struct skl_panel_factors *f,
+static void sum_kl(int n, const float *x_p, const float *x_q, int apart, const struct skl_panel_factors *f,
                    struct skl_panel_state *s)
 {
+    (void)apart; /* there is one */
     for (int v = 0; v < NV; v++) {
         vf m_p = vload(f->m[0] + v * VL), m_q = vload(f->m[1] + v * VL), sum = vset(0.0f);
         for (int j = 0, end; j < n; j = end) {

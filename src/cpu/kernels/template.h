@@ -11,9 +11,7 @@
 #include "states.h"
 #include "kl.h"
 #include "none.h"
-#ifdef HAS_TABLES
-#include "log_half.h"
-#endif
+#include "even.h"
 #include "column.h"
 #include "jsd.h"
 #include "skew.h"

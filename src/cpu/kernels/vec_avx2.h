@@ -56,6 +56,16 @@ static inline vf vsplit_eighth(vf x, vf *s)
     *s = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_permutevar8x32_epi32(table, k), _mm256_slli_epi32(k, 20)));
     return x - (at - _mm256_set1_ps(1572864.0f));
 }
+/* In a register. */
+#define TABLE 8
+static inline vf vlookup(const float table[TABLE], vf at, int shift)
+{
+    return _mm256_permutevar8x32_ps(vload(table), _mm256_srli_epi32(_mm256_castps_si256(at), shift));
+}
+static inline vf vtruncate(vf a, int bits)
+{
+    return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-(1 << bits))));
+}
 static inline vf vscale_nlt(vf x, vf lim, vf a, vf n) { return vkeep_nlt(x, lim, vscale(a, n)); }
 static inline vf vexponent(vf a, vf *scale)
 {

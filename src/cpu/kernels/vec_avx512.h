@@ -53,15 +53,15 @@ static inline vf vsplit_sixteenth(vf x, vf *s)
     *s = _mm512_permutexvar_ps(_mm512_castps_si512(at), table);
     return _mm512_reduce_ps(x, 4 << 4 | _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
-/* Tables of 32 numbers: the lowest bit of a lane's exponent and the first four of its mantissa say which. */
-#define HAS_TABLES
-static inline vf vlookup(const float table[32], vf at)
+/* In registers. */
+#define TABLE 32
+static inline vf vlookup(const float table[TABLE], vf at, int shift)
 {
-    return _mm512_permutex2var_ps(vload(table), _mm512_srli_epi32(_mm512_castps_si512(at), 19), vload(table + 16));
+    return _mm512_permutex2var_ps(vload(table), _mm512_srli_epi32(_mm512_castps_si512(at), shift), vload(table + 16));
 }
-static inline vf vtruncate_sixteenth(vf a) /* to a mantissa of four bits */
+static inline vf vtruncate(vf a, int bits)
 {
-    return _mm512_and_ps(a, _mm512_castsi512_ps(_mm512_set1_epi32((int)0xfff80000)));
+    return _mm512_and_ps(a, _mm512_castsi512_ps(_mm512_set1_epi32(-(1 << bits))));
 }
 #define SCALE_SATURATES /* by 2^floor(n): what is too large becomes infinite, and does not wrap around */
 static inline vf vscale(vf a, vf n) { return _mm512_scalef_ps(a, n); }

@@ -62,6 +62,16 @@ static inline vf vexponent(vf a, vf *scale) /* e of a = m 2^e with sqrt 1/2 <= m
     *scale = (vf)(0x3f800000u - ((vu)k << 23));
     return __builtin_convertvector(k, vf);
 }
+/* Tables: the number that the lowest bits of 'at', moved right by 'shift', say; and a without its lowest bits. */
+#define TABLE 8
+static inline vf vlookup(const float table[TABLE], vf at, int shift)
+{
+    vu k = (vu)at >> shift & (TABLE - 1);
+    vf a;
+    for (int i = 0; i < VL; i++) a[i] = table[k[i]];
+    return a;
+}
+static inline vf vtruncate(vf a, int bits) { return (vf)((vi)a & -(1 << bits)); }
 static inline vf vload_bf16(const uint16_t *x)
 {
     vf a;

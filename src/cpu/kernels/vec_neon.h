@@ -40,5 +40,17 @@ static inline vf vexponent(vf a, vf *scale)
     *scale = vreinterpretq_f32_s32(vsubq_s32(vdupq_n_s32(0x3f800000), vshlq_n_s32(k, 23)));
     return vcvtq_f32_s32(k);
 }
+#define TABLE 8
+static inline vf vlookup(const float table[TABLE], vf at, int shift) /* byte by byte: those of number k are 4 k .. 4 k + 3 */
+{
+    uint32x4_t k = vandq_u32(vshlq_u32(vreinterpretq_u32_f32(at), vdupq_n_s32(-shift)), vdupq_n_u32(TABLE - 1));
+    uint8x16_t bytes = vreinterpretq_u8_u32(vmlaq_u32(vdupq_n_u32(0x03020100), k, vdupq_n_u32(0x04040404)));
+    const uint8_t *from = (const uint8_t *)table;
+    return vreinterpretq_f32_u8(vqtbl2q_u8((uint8x16x2_t){{vld1q_u8(from), vld1q_u8(from + 16)}}, bytes));
+}
+static inline vf vtruncate(vf a, int bits)
+{
+    return vreinterpretq_f32_s32(vandq_s32(vreinterpretq_s32_f32(a), vdupq_n_s32(-(1 << bits))));
+}
 static inline vf vload_bf16(const uint16_t *x) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16)); }
 static inline vf vload_f16(const uint16_t *x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x))); }
