@@ -117,14 +117,15 @@ static enum skl_status finish(const struct skl_problem *p, const struct skl_stat
     int any_weight = 0;
     for (int64_t row = 0, at[3]; row < w.rows; row++) {
         struct skl_row_state s = skl_private_state(&w, &state[row]);
-        struct skl_row_result r = skl_finish_row(w.form, w.param, &s);
+        struct skl_row_result r = {0};
+        skl_finish_row(w.form, w.param, &s, &r);
         skl_row_index(&w, row, at);
         double weight = w.weight.data ? (double)skl_row_get(&w.weight, at) : 1;
         if (weight == 0)
             r = skl_no_result();
         any_weight |= weight != 0;
         sum += weight * r.loss;
-        skl_put_row(&w, at, &r);
+        skl_put_rows(&w, 1, &at, &r);
     }
     if (w.value)
         *w.value = skl_reduced(sum, w.mean, any_weight, w.weight_sum);

@@ -134,20 +134,19 @@ SKL_INLINE double skl_finish_kl(const struct skl_side_state *p, const struct skl
     return p->acc / p->l + (log(q->l) - log(p->l));
 }
 
-SKL_INLINE struct skl_row_result skl_finish_row(int form, const double param[2], const struct skl_row_state *s)
+/* Into a result that is all 0: it is long, and copying it would take as long as its logarithms. */
+SKL_INLINE void skl_finish_row(int form, const double param[2], const struct skl_row_state *s, struct skl_row_result *r)
 {
     const struct skl_side_state *p = &s->side[0], *q = &s->side[1];
-    struct skl_row_result r = {0};
-    r.lse[0] = skl_lse_of(p), r.lse[1] = skl_lse_of(q);
-    r.m[0] = p->m, r.m[1] = q->m, r.l[0] = p->l, r.l[1] = q->l;
+    r->lse[0] = skl_lse_of(p), r->lse[1] = skl_lse_of(q);
+    r->m[0] = p->m, r->m[1] = q->m, r->l[0] = p->l, r->l[1] = q->l;
     if (form == SKL_FORM_KL) {
-        r.loss = skl_finish_kl(p, q);
+        r->loss = skl_finish_kl(p, q);
     } else if (skl_sweeps(form) == 2 && p->l == 0 &&
                q->l == 0) { /* a state of the second sweep: that of the first knows no divergence yet */
         struct skl_closed closed = skl_close(form, param, p->acc, q->acc);
-        r.loss = closed.loss, r.c[0] = closed.c[0], r.c[1] = closed.c[1];
+        r->loss = closed.loss, r->c[0] = closed.c[0], r->c[1] = closed.c[1];
     }
-    return r;
 }
 
 /* A target t that is P times its sum S, and not divided by it: sum t (log t - log q) = S (KL(P || Q) + log S), whose

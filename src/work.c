@@ -318,14 +318,16 @@ struct skl_segment skl_segment_at(const struct skl_work *w, int64_t k)
     int64_t runs = w->heads / w->together, head = k % runs * w->together;
     int64_t part = k / runs; /* the batch, or the packed sequence */
     if (!w->cu_q.data)
-        return (struct skl_segment){(part * w->heads + head) * w->n, w->n * w->together, 0, w->columns, part, head, k};
+        return (struct skl_segment){
+            (part * w->heads + head) * w->n, w->n * w->together, 0, w->columns, part, head, k, 0};
     int64_t row = offset_at(&w->cu_q, part), column = offset_at(&w->cu_k, part);
     return (struct skl_segment){.row = head * w->n + row,
                                 .rows = (offset_at(&w->cu_q, part + 1) - row) * w->together,
                                 .column = column,
                                 .columns = offset_at(&w->cu_k, part + 1) - column,
                                 .head = head,
-                                .number = k};
+                                .number = k,
+                                .query = row};
 }
 
 double skl_elements(const struct skl_work *w)
@@ -342,7 +344,7 @@ double skl_elements(const struct skl_work *w)
 
 struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment *s, const int64_t at[3])
 {
-    int64_t i = w->attention ? at[2] - s->row % w->n : 0; /* linear has no windows */
+    int64_t i = w->attention ? at[2] - s->query : 0; /* linear has no windows */
     struct skl_range r = skl_window(i, s->rows / w->together, w->pool_block ? w->keys : s->columns, w->left, w->right);
     if (w->begin.data)
         r = skl_from(r, *(const int32_t *)skl_row_at(&w->begin, at));
@@ -388,10 +390,14 @@ double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int
     return given_weight(w, at);
 }
 
-void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r)
+void skl_put_rows(const struct skl_work *w, int n, int64_t (*at)[3], const struct skl_row_result *results)
 {
     int s = w->student, t = !s;
-#define SKL_ROW_RESULT(name, dtype, needs, value) skl_row_put(&w->result[SKL_ROW_##name], dtype, at, value);
+#define SKL_ROW_RESULT(name, dtype, needs, value)                     \
+    for (int i = 0; w->result[SKL_ROW_##name].data && i < n; i++) {   \
+        const struct skl_row_result *r = &results[i];                 \
+        skl_row_put(&w->result[SKL_ROW_##name], dtype, at[i], value); \
+    }
 #include "row_results.def"
 #undef SKL_ROW_RESULT
 }

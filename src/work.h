@@ -77,6 +77,7 @@ struct skl_segment {
     int64_t row, rows, column, columns;
     int64_t batch, head; /* attention: whose they are */
     int64_t number;      /* of the segment, as skl_segment_at() counts */
+    int64_t query;       /* attention: of the first row */
 };
 
 /* What a problem must have for a row result. */
@@ -362,6 +363,13 @@ static inline int skl_has_support(const struct skl_work *w)
     return w->support.rows.data != NULL;
 }
 
+/* Does every row count as much as any other, and see all columns, of which there are some? */
+static inline int skl_rows_alike(const struct skl_work *w)
+{
+    return w->columns && !w->weight.data && !skl_has_labels(w) && !w->listed.given && !skl_ranged(w) && !w->sequences &&
+           !w->pool_block && !skl_has_support(w);
+}
+
 /* Keys first .. last-1 of the k-th entry of a row's list, of those in 'seen'; none of an empty slot. */
 static inline struct skl_range skl_supported(const struct skl_work *w, const int64_t at[3], int64_t k,
                                              struct skl_range seen)
@@ -429,7 +437,7 @@ struct skl_range skl_row_keys(const struct skl_work *w, const struct skl_segment
 double skl_row_weight(const struct skl_work *w, struct skl_range seen, const int64_t at[3]);
 
 /* The row's results to where the caller wants them. */
-void skl_put_row(const struct skl_work *w, const int64_t at[3], const struct skl_row_result *r);
+void skl_put_rows(const struct skl_work *w, int n, int64_t (*at)[3], const struct skl_row_result *results);
 
 /* The problem as work, its defaults filled in; then what a call writes, or finds saved. Arguments have been checked. */
 void skl_fill_problem(const struct skl_problem *p, struct skl_work *w);

@@ -21,10 +21,12 @@ static void next_index(const struct skl_work *w, int64_t at[3])
 /* Do the block's rows and this one see more tiles together than the block can hold? */
 static int too_far(const struct skl_run *run, struct skl_block *block, struct skl_range range)
 {
+    if (!run->plan.keeps_seen)
+        return 0;
     int64_t bk = block->bk, lo = range.lo / bk, hi = (range.hi + bk - 1) / bk;
     int64_t first = block->n && block->first_column < lo ? block->first_column : lo;
     int64_t last = block->n && block->last_column > hi ? block->last_column : hi;
-    if (run->plan.keeps_seen && block->n && last - first > run->plan.kept_tiles)
+    if (block->n && last - first > run->plan.kept_tiles)
         return 1;
     block->first_column = first, block->last_column = last; /* in tiles; skl_set_ranges counts them anew */
     return 0;
@@ -37,6 +39,9 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, const
 {
     const struct skl_work *w = run->work;
     int64_t at[3], first_query = -1;
+    struct skl_range range = {0, 0};
+    double weight = 0;
+    int alike = skl_rows_alike(w);
     skl_row_index(w, skl_segment_row(w, s, next), at);
     for (block->n = 0; next < end && block->n < run->plan.block_rows; next++, next_index(w, at)) {
         int64_t i = block->n;
@@ -44,9 +49,9 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, const
             skl_row_index(w, skl_segment_row(w, s, next), at);
         if (run->plan.queries && i && at[2] - first_query >= run->plan.queries)
             break;
-        struct skl_range range = skl_row_range(w, s, at);
+        if (!alike || !i)
+            range = skl_row_range(w, s, at), weight = skl_row_weight(w, range, at);
         int sees = range.lo < range.hi; /* on a shard a row may see columns of other shards alone */
-        double weight = skl_row_weight(w, range, at);
         if (weight == 0)
             continue;
         if (sees && too_far(run, block, range))

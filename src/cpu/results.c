@@ -46,33 +46,30 @@ static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s
     }
 }
 
-static struct merged merged_panel(const struct skl_run *run, const struct skl_block *block, int panel)
+static void merge_panel(const struct skl_run *run, const struct skl_block *block, int panel, struct merged *sum)
 {
-    struct merged sum = {0};
     float m[2][SKL_NR_MAX];
     double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
+    memset(sum, 0, sizeof *sum);
     largest_max(run, block, panel, m);
     for (int64_t c = 0; c < skl_states_of(run, block); c++)
         if (c >= block->chunks || skl_sees_chunk(block, panel, c))
-            add_chunk(run, &block->states[c * run->plan.panels + panel], m, &sum);
+            add_chunk(run, &block->states[c * run->plan.panels + panel], m, sum);
     for (int i = 0; i < run->plan.kernels->nr; i++)
         for (int side = 0; side < 2; side++)
-            sum.row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],
-            sum.row[i].side[side].acc *= unit;
-    return sum;
+            sum->row[i].side[side].m = run->work->side[side].unit * (double)m[side][i],
+            sum->row[i].side[side].acc *= unit;
 }
 
 /* The same over all columns: on a shard, what the exchange made of the panel's rows. */
-static struct merged complete_panel(const struct skl_run *run, const struct skl_block *block, int panel)
+static void complete_panel(const struct skl_run *run, const struct skl_block *block, int panel, struct merged *m)
 {
-    if (!run->work->shard.exchange)
-        return merged_panel(run, block, panel);
-    struct merged m;
     int nr = run->plan.kernels->nr;
-    for (int i = 0, at = panel * nr; i < nr; i++, at++)
-        m.row[i] = at < block->n ? skl_private_state(run->work, &run->states[block->row[at] - run->first_state])
-                                 : skl_empty_row();
-    return m;
+    if (!run->work->shard.exchange)
+        merge_panel(run, block, panel, m);
+    for (int i = 0, at = panel * nr; run->work->shard.exchange && i < nr; i++, at++)
+        m->row[i] = at < block->n ? skl_private_state(run->work, &run->states[block->row[at] - run->first_state])
+                                  : skl_empty_row();
 }
 
 /* The numbers that turn this row's logits into dz. Where a side has no mass, the row has no gradient: m
@@ -131,13 +128,11 @@ static void set_row(const struct skl_run *run, struct skl_block *block, int pane
 static void put_rows(const struct skl_worker *w, struct skl_block *block, int panel)
 {
     const struct skl_work *work = w->run->work;
-    int nr = w->run->plan.kernels->nr;
-    for (int i = panel * nr; i < block->n && i < (panel + 1) * nr; i++) {
-        if (w->run->plan.puts_rows)
-            skl_put_row(work, block->at[i], &block->result[i]);
-        if (work->value)
-            skl_sum_add(&w->scratch.queue->value, block->weight[i] * block->result[i].loss);
-    }
+    int nr = w->run->plan.kernels->nr, first = panel * nr, n = block->n - first < nr ? block->n - first : nr;
+    if (w->run->plan.puts_rows)
+        skl_put_rows(work, n, &block->at[first], &block->result[first]);
+    for (int i = first; work->value && i < first + n; i++)
+        skl_sum_add(&w->scratch.queue->value, block->weight[i] * block->result[i].loss);
 }
 
 void skl_finish_panel(const struct skl_worker *w, struct skl_block *block, int panel)
@@ -145,10 +140,12 @@ void skl_finish_panel(const struct skl_worker *w, struct skl_block *block, int p
     const struct skl_run *run = w->run;
     if (run->work->sinks)
         skl_push_sink(run, block, panel);
-    struct merged m = complete_panel(run, block, panel);
+    struct merged m;
+    complete_panel(run, block, panel, &m);
+    memset(result_of(run, block, panel, 0), 0, (size_t)run->plan.kernels->nr * sizeof *block->result);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result *r = result_of(run, block, panel, i);
-        *r = skl_finish_row(run->work->form, run->work->param, &m.row[i]);
+        skl_finish_row(run->work->form, run->work->param, &m.row[i], r);
         r->divergence = run->work->raw ? skl_raw_loss(r) : r->loss;
         if (block->lists)
             skl_finish_listed(run, block, panel, i, r);
@@ -186,7 +183,8 @@ void skl_finish_second(const struct skl_worker *worker, struct skl_block *block,
     const struct skl_work *w = run->work;
     if (w->sinks)
         skl_sum_sink(run, block, panel);
-    struct merged m = complete_panel(run, block, panel);
+    struct merged m;
+    complete_panel(run, block, panel, &m);
     for (int i = 0; i < run->plan.kernels->nr; i++) {
         struct skl_row_result *r = result_of(run, block, panel, i);
         const struct skl_side_state *sum = m.row[i].side;
@@ -277,7 +275,8 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
 void skl_write_states(const struct skl_run *run, struct skl_block *block, int panel)
 {
     int nr = run->plan.kernels->nr;
-    struct merged m = merged_panel(run, block, panel);
+    struct merged m;
+    merge_panel(run, block, panel, &m);
     for (int i = 0; i < nr && panel * nr + i < block->n; i++)
         run->states[block->row[panel * nr + i] - run->first_state] = skl_public_state(run->work, &m.row[i]);
 }
@@ -293,7 +292,7 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
     for (int64_t row = first, at[3]; row < last; row++) {
         skl_row_index(w, row, at);
         if (run->plan.call != SKL_CALL_BACKWARD && run->plan.call != SKL_CALL_PARTIAL)
-            skl_put_row(w, at, &nothing);
+            skl_put_rows(w, 1, &at, &nothing);
         if (run->plan.call == SKL_CALL_TOPK)
             skl_clear_list(w, at);
         if (run->plan.call == SKL_CALL_PARTIAL)
@@ -310,13 +309,6 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
             }
         }
     }
-}
-
-/* Does every row have weight and see columns? Then blocks write all that rows get. */
-static int every_row_works(const struct skl_work *w)
-{
-    return w->columns && !w->weight.data && !skl_has_labels(w) && !w->listed.given && !skl_ranged(w) && !w->sequences &&
-           !w->pool_block && !skl_has_support(w);
 }
 
 static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
@@ -340,7 +332,8 @@ static void clear_vector(const struct skl_vector_view *v, int64_t n)
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
 {
     const struct skl_work *w = run->work;
-    if (!every_row_works(w) || run->plan.call == SKL_CALL_PARTIAL)
+    if (!skl_rows_alike(w) || /* or blocks write all that rows get */
+        run->plan.call == SKL_CALL_PARTIAL)
         clear_rows(run, w->rows * part / parts, w->rows * (part + 1) / parts);
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];

@@ -346,7 +346,7 @@ static inline __attribute__((always_inline)) void ask_for_group(const struct skl
         int64_t head = skl_head_of(x, s.head, x->member);
         if (!x->dim || (s.rows + s.columns) * x->dim > MOST)
             continue;
-        ask_for_rows(&x->a, s.batch, head, s.row % w->n, s.rows, x->dim);
+        ask_for_rows(&x->a, s.batch, head, s.query, s.rows, x->dim);
         ask_for_rows(&x->b, s.batch, head / x->group, s.column, s.columns, x->dim);
     }
 }

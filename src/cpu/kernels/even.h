@@ -17,7 +17,7 @@
  */
 #include "even_tables.h"
 
-#define EVEN_END (30 - 0x1p-19f) /* the largest number below 30 that u + 2 tells from it */
+#define EVEN_END (30 - 0x1p-19f)            /* the largest number below 30 that u + 2 tells from it */
 enum { EVEN_BITS = TABLE == 32 ? 20 : 22 }; /* behind the index, in u + 2 */
 
 struct even {

@@ -172,7 +172,8 @@ SKL_DEVICE double log_sum_of_target(const skl_gpu_raw &raw, int64_t row, int hea
 
 SKL_DEVICE skl_row_result result_of(const skl_gpu_finish_rows &args, int64_t row, const skl_row_state &s)
 {
-    skl_row_result r = skl_finish_row(args.form, args.param, &s);
+    skl_row_result r = {0};
+    skl_finish_row(args.form, args.param, &s, &r);
     if (args.raw.is) {
         r.lse[0] = log_sum_of_target(args.raw, row, args.heads, args.n, r.lse[0]);
         r.loss = skl_raw_loss(&r);
