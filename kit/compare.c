@@ -70,13 +70,14 @@ struct kit_outcome kit_sample(struct kit_fixture *f, int64_t rows, int gradients
     double *room = kit_doubles((size_t)(2 * D));
     struct kit_expected_row e = {.grad = with_grad ? room : NULL, .grad_bound = room + D};
     struct kit_outcome o = kit_no_outcome();
+    struct skl_outputs asked = kit_asked(f, 1, 0);
     f->allow.rounds_logits = 0;
     rows = rows < all ? rows : all;
     for (int64_t k = 0; k < rows; k++) {
         int64_t row = rows > 1 ? k * (all - 1) / (rows - 1) : all - 1; /* the first, the last and some between */
         kit_expect_row(f, row, &e);
         for (int i = 0; i < KIT_FIRST_GRADIENT; i++)
-            if (f->out[i].t.data)
+            if (kit_slot(&asked, i)->data)
                 find(&o.of[i], row, kit_get(&f->out[i].t, row), e.want[i], 0, e.bound[i]);
         for (int64_t d = 0; with_grad && d < D; d++) {
             double got = kit_get(&f->out[KIT_A_S].t, row * D + d);

@@ -358,9 +358,12 @@ size_t kit_reserve(struct kit_fixture *f, enum skl_call call)
 struct skl_outputs kit_asked(struct kit_fixture *f, int with_rows, unsigned grads)
 {
     struct skl_outputs out = skl_no_outputs();
-    for (int k = 0; k < KIT_RESULTS; k++)
-        if (f->out[k].t.data && (k < KIT_FIRST_GRADIENT ? with_rows : (int)(grads >> (k - KIT_FIRST_GRADIENT) & 1)))
+    for (int k = 0; k < KIT_RESULTS; k++) {
+        int wanted = k < KIT_FIRST_GRADIENT ? with_rows : (int)(grads >> (k - KIT_FIRST_GRADIENT) & 1);
+        int part = k == KIT_KL_S || k == KIT_KL_T;
+        if (f->out[k].t.data && wanted && !(part && f->loss_alone))
             *kit_slot(&out, k) = kit_view(&f->out[k]);
+    }
     if (with_rows)
         out.value = f->value_there ? f->value_there : &f->value;
     return out;

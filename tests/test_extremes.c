@@ -27,20 +27,20 @@ static void run_everywhere(struct kit_fixture *f, double logit, const char *name
 }
 
 /* A linear problem whose logits are its biases: a = 0. 'logit' gives z of (side, column). */
-static void with_logits(const char *name, int64_t cols, double largest, double (*logit)(int side, int64_t column))
+static void with_logits(const char *name, struct kit_case c, int64_t cols, double largest,
+                        double (*logit)(int side, int64_t column))
 {
-    for (int d = 0; d < 3; d++) {
-        struct kit_fixture f;
-        struct kit_case c = kit_linear_case(5, cols, 3);
-        c.divergence = d, c.bias[S] = c.bias[T] = 1, c.beta = 0.4;
-        test_build(&f, &c);
-        for (int side = 0; side < 2; side++) {
-            kit_fill(&f.in[3 * side].t, 0);
-            for (int64_t j = 0; j < cols; j++) kit_set(&f.in[3 * side + 2].t, j, logit(side, j));
-        }
-        run_everywhere(&f, largest, name);
-        test_destroy(&f);
+    struct kit_fixture f;
+    struct kit_case linear = kit_linear_case(5, cols, 3);
+    linear.divergence = c.divergence, linear.alpha = c.alpha, linear.beta = c.beta, linear.skew = c.skew;
+    linear.bias[S] = linear.bias[T] = 1;
+    test_build(&f, &linear);
+    for (int side = 0; side < 2; side++) {
+        kit_fill(&f.in[3 * side].t, 0);
+        for (int64_t j = 0; j < cols; j++) kit_set(&f.in[3 * side + 2].t, j, logit(side, j));
     }
+    run_everywhere(&f, largest, name);
+    test_destroy(&f);
 }
 
 static double alternating_1e4(int side, int64_t j)
@@ -84,15 +84,66 @@ static double climbing(int side, int64_t j)
     return 0.02 * (double)j + (side ? 0.3 : -0.2) * (double)(j % 5);
 }
 
-static void large_logits(void)
+static void large_logits(int divergence, double beta)
 {
-    with_logits("logits of +-1e4", 50, 1e4, alternating_1e4);
-    with_logits("common logits of +-1e4", 50, 1e4, same_1e4);
-    with_logits("both sides underflow", 230, 300, underflowing); /* deeper ones have no mass and need no precision */
-    with_logits("disjoint", 230, 300, apart);
-    with_logits("uniform", 1000, 10, equal);
-    with_logits("rising in steps", 600, 930, rising);
-    with_logits("climbing", 600, 14, climbing);
+    struct kit_case c = {.divergence = divergence, .beta = beta};
+    with_logits("logits of +-1e4", c, 50, 1e4, alternating_1e4);
+    with_logits("common logits of +-1e4", c, 50, 1e4, same_1e4);
+    with_logits("both sides underflow", c, 230, 300, underflowing); /* deeper ones have no mass, need no precision */
+    with_logits("disjoint", c, 230, 300, apart);
+    with_logits("uniform", c, 1000, 10, equal);
+    with_logits("rising in steps", c, 600, 930, rising);
+    with_logits("climbing", c, 600, 14, climbing);
+}
+
+/* The other divergences: powers of what lies above its reference must not become infinite. */
+static void climbing_powers(void)
+{
+    for (int d = SKL_SKEW_FORWARD_KL; d < KIT_DIVERGENCE_COUNT; d++) {
+        struct kit_case c = {0};
+        kit_set_divergence(&c, d);
+        if (d == SKL_ALPHA_BETA)
+            c.alpha = c.beta = 16;
+        with_logits("climbing", c, 600, 14, climbing);
+    }
+}
+
+/* The bits of the middle one of three rows, whose scores climb until its reference moves; those of the rows beside it
+ * climb 'steep' times as fast. */
+static void middle_row(int divergence, enum skl_isa isa, double steep, float got[3])
+{
+    enum { COLS = 600 };
+    float x[2][3], w[2][COLS], loss[3], dx[2][3];
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < 3; i++) x[side][i] = (float)((i == 1 ? 1 : steep) * (side ? 1 : 0.9));
+        for (int j = 0; j < COLS; j++) w[side][j] = (float)climbing(side, j);
+    }
+    struct skl_problem p = skl_linear(skl_matrix(SKL_F32, x[S], 3, 1), skl_matrix(SKL_F32, w[S], COLS, 1),
+                                      skl_matrix(SKL_F32, x[T], 3, 1), skl_matrix(SKL_F32, w[T], COLS, 1));
+    struct skl_outputs out = skl_no_outputs();
+    double value;
+    struct kit_case c = {0};
+    kit_set_divergence(&c, divergence);
+    p.divergence = divergence, p.alpha = c.alpha, p.beta = c.beta, p.skew = c.skew, p.isa = isa;
+    out.value = &value, out.loss = skl_vector(SKL_F32, loss, 3);
+    out.s.a = skl_matrix(SKL_F32, dx[S], 3, 1), out.t.a = skl_matrix(SKL_F32, dx[T], 3, 1);
+    CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+    got[0] = loss[1], got[1] = dx[S][1], got[2] = dx[T][1];
+}
+
+/* A reference moves because of its own row alone, also where rows share a vector. */
+static void rows_side_by_side(void)
+{
+    for (int k = 0; k < COUNT(isas); k++)
+        for (int d = 0; d < KIT_DIVERGENCE_COUNT && skl_isa_available(isas[k]); d++) {
+            float flat[3], steep[3];
+            test_context("beside rows that climb, %s, divergence %d", skl_isa_name(isas[k]), d);
+            middle_row(d, isas[k], 0, flat);
+            middle_row(d, isas[k], 2.5, steep);
+            for (int i = 0; i < 3; i++)
+                CHECK(isfinite(flat[i]) && !memcmp(&flat[i], &steep[i], sizeof *flat), "%.9g, not %.9g",
+                      (double)steep[i], (double)flat[i]);
+        }
 }
 
 /* ------------------------------------------------------------------------------------------------- -inf --- */
@@ -164,7 +215,7 @@ static void check_others(struct kit_fixture *f, const char *name)
             double got = kit_get(&f->out[k].t, i);
             if (!isnan(f->want[k][i]) && !test_within(got, f->want[k][i], f->bound[k][i]))
                 bad++, at = i;
-            if (isnan(f->want[k][i]) && k < KIT_A_S && !isnan(got))
+            if (isnan(f->want[k][i]) && (k <= KIT_A_S || k == KIT_A_T) && !isnan(got))
                 tamed++;
         }
         CHECK(bad == 0, "%s: NaN spread to %lld elements of %s, the last at %lld", name, (long long)bad,
@@ -178,7 +229,7 @@ enum poison { IN_ROW, IN_COLUMN, IN_WEIGHTLESS_ROW, IN_PADDING, IN_UNSEEN_COLUMN
 /* A range whose ends fall inside strips of every width, seen by fewer rows than any panel has. */
 enum { RANGE_BEGIN = 21, RANGE_END = 43, RANGE_ROWS = 3 };
 
-static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
+static void poisoned(enum poison where, double value, int sides, int d, enum skl_isa isa)
 {
     static const char *const names[] = {"in a row",
                                         "in a column",
@@ -199,6 +250,8 @@ static void poisoned(enum poison where, double value, int d, enum skl_isa isa)
     f.p.isa = isa;
     test_context("%s %s, %s, divergence %d", isnan(value) ? "NaN" : "inf", names[where], skl_isa_name(isa), d);
     for (int side = 0; side < 2; side++) {
+        if (!(sides & 1 << side))
+            continue;
         struct skl_tensor *a = &f.in[3 * side].t, *b = &f.in[3 * side + 1].t;
         int64_t row = 11, column = where == IN_COLUMN ? 57 : where == IN_UNSEEN_COLUMN ? 1 : c.cols;
         for (int64_t i = 0; i < c.dim[side]; i++) {
@@ -224,9 +277,19 @@ static void not_a_number(void)
     for (int k = 0; k < COUNT(isas); k++)
         for (int where = 0; where < POISONS && skl_isa_available(isas[k]); where++)
             for (int d = 0; d < 3; d++) {
-                poisoned(where, NAN, d, isas[k]);
-                poisoned(where, INFINITY, d, isas[k]);
+                poisoned(where, NAN, 1 << S | 1 << T, d, isas[k]);
+                poisoned(where, INFINITY, 1 << S | 1 << T, d, isas[k]);
             }
+}
+
+/* Of one side: what both sides make is NaN, whichever it came from. */
+static void not_a_number_of(int side)
+{
+    for (int k = 0; k < COUNT(isas); k++)
+        for (int d = 0; d < 3 && skl_isa_available(isas[k]); d++) {
+            poisoned(IN_ROW, NAN, 1 << side, d, isas[k]);
+            poisoned(IN_COLUMN, NAN, 1 << side, d, isas[k]);
+        }
 }
 
 /* ------------------------------------------------------------------------------------------------ sizes --- */
@@ -356,7 +419,7 @@ static void many_rows(void)
 int main(void)
 {
     test_begin("test_extremes");
-    large_logits();
+    for (int d = 0; d < 3; d++) large_logits(d, 0.4);
     closed_columns();
     closed_rows();
     not_a_number();
@@ -366,5 +429,10 @@ int main(void)
     lopsided_mixture();
     half_a_million();
     many_rows();
+    large_logits(SKL_JSD, 0.5); /* even mixtures have kernels of their own */
+    climbing_powers();
+    rows_side_by_side();
+    not_a_number_of(S);
+    not_a_number_of(T);
     return test_end();
 }

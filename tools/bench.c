@@ -192,6 +192,7 @@ static int run_bench(const struct bench *bench, const struct settings *settings)
     r.threads = device ? 0 : r.threads ? r.threads : skl_max_threads();
     r.isa = r.isa ? r.isa : (int)skl_isa_best();
     kit_build(&f, &bench->c, memory_of(bench->device), &random);
+    f.loss_alone = call == SKL_CALL_VALUE;
     r.unit = device ? "cuda" : unit_of(&f, call);
     kit_outputs(&f, 1, KIT_GRAD_ALL); /* touched, and no number that an earlier call left */
     if (call == SKL_CALL_BACKWARD)

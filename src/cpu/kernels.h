@@ -230,11 +230,11 @@ struct skl_kernels {
     void (*mask)(int n, const int *lo, const int *hi, float with, float *y); /* where not lo <= j < hi */
     void (*mask_rows)(int n, const uint32_t *rows, float with, float *y);    /* where bit i of rows[j] is 0 */
 
-    /* The first sweep: of a KL, and of everything else. With slack 0 m is the largest score; a KL's may lie below it,
-     * by no more than that in base 2. */
+    /* The first sweep: of a KL, and of everything else. m is a score, and the largest lies above it by no more than
+     * 'slack' in base 2. */
     void (*push_kl)(int n, float *x_p, float *x_q, const float unit[2], float slack, enum skl_keep keep,
                     struct skl_panel_state *state);
-    void (*push_lse)(int n, const float *x, float unit, int side, struct skl_panel_state *state);
+    void (*push_lse)(int n, const float *x, float unit, float slack, int side, struct skl_panel_state *state);
     /* dz over what push_kl kept, and over scores. */
     void (*dz_kept)(int n, float *y_p, float *y_q, enum skl_keep kept, const struct skl_panel_factors *f);
     struct skl_form_kernels form[SKL_FORMS];

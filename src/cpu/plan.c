@@ -339,6 +339,12 @@ static void choose_details(enum skl_call call, const struct skl_work *w, struct 
     plan->apart = asks_apart(call, w);
 }
 
+/* Details have sums under the maxima, and powers of what lies above its reference would become infinite. */
+static float choose_slack(const struct skl_work *w, const struct skl_plan *plan)
+{
+    return plan->details[0] || plan->details[1] || w->form == SKL_FORM_ALPHA_BETA ? 0 : SLACK;
+}
+
 /* KL keeps exponentials for the gradient of one side; anything else needs the scores again. */
 static enum skl_keep choose_keep(enum skl_call call, const struct skl_work *w, const struct skl_plan *plan)
 {
@@ -532,7 +538,7 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *work, s
     plan->picks = call == SKL_CALL_TOPK ? least(w.topk.k, plan->columns) : 0;
     choose_details(call, &w, plan);
     plan->keep = choose_keep(call, &w, plan);
-    plan->slack = plan->details[0] || plan->details[1] ? 0 : SLACK; /* details have sums under the maxima */
+    plan->slack = choose_slack(&w, plan);
     plan->beside = sweeps_beside(&w, plan);
     choose_groups(&w, plan);
     choose_tiles(plan);

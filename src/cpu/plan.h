@@ -74,7 +74,7 @@ struct skl_plan {
     int64_t chunk_picks;     /* ... that a row of a chunk keeps: some more, which it need not look for */
     int64_t pick_room;       /* ... that it may hold before it drops others: those of a tile, too */
     int64_t list_room;       /* ... that all chunks of a row keep */
-    float slack;             /* how far above its reference a KL's score may lie, in base 2 */
+    float slack;             /* how far above its reference a score may lie, in base 2 */
     int second_sweep;        /* a second sweep is wanted, for the divergence or for others */
     int apart;               /* ... and each of its two sums by itself, not only what they close into */
     enum skl_keep keep;      /* what the sweep leaves in the kept tiles */

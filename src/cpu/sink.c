@@ -83,7 +83,7 @@ void skl_push_sink(const struct skl_run *run, struct skl_block *block, int panel
         plan->kernels->push_kl(1, c.y[0], c.y[1], run->unit, plan->slack, SKL_KEEP_NOTHING, state);
     for (int side = 0; side < 2 && run->work->form != SKL_FORM_KL; side++)
         if (run->work->side[side].dim)
-            plan->kernels->push_lse(1, c.y[side], run->unit[side], side, state);
+            plan->kernels->push_lse(1, c.y[side], run->unit[side], plan->slack, side, state);
 }
 
 void skl_sum_sink(const struct skl_run *run, struct skl_block *block, int panel)

@@ -33,7 +33,7 @@ static void push_panel(const struct skl_worker *w, struct skl_block *block, int6
             skl_take_listed(run, block, panel, first, n, y[run->work->student]);
         for (int side = 0; side < 2; side++)
             if (run->work->side[side].dim)
-                k->push_lse(n, y[side], run->unit[side], side, state);
+                k->push_lse(n, y[side], run->unit[side], run->plan.slack, side, state);
         if (block->lists)
             skl_put_listed(run, block, panel, first, n, y[run->work->student]);
         return;

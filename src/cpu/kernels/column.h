@@ -20,8 +20,8 @@ struct column {
     vf large, small; /* probabilities */
     vf y_large;      /* logit in base 2 of the larger, relative to its row's reference */
     vf x;            /* -|d| */
-    vf x_finite;     /* -|d|, but at least EXP2_MIN, or 1 less */
-    vf ratio, m1;    /* small / large = 2^{-|d|}, and that minus 1 (unless the mixture is even) */
+    vf x_finite;     /* -|d|, but at least EXP2_MIN */
+    vf ratio, m1;    /* small / large = 2^{-|d|}, and that minus 1 */
 };
 
 /* Of two vectors of numbers, one belonging to the larger and one to the smaller probability, those of side P = 0 or
@@ -37,19 +37,15 @@ static inline vf of_larger(const struct column *c, vf p, vf q)
     return vselect_lt(vset(0.0f), c->d, q, p);
 }
 
-/* Where mixtures are even, param = (1/2, 1/2), their logarithms come out of a table (even.h), and nothing needs m1. 'even' is known when this is compiled. */
 static inline __attribute__((always_inline)) struct column column_of(vf x_p, vf x_q, const struct skl_panel_factors *f,
-                                                                     int v, int even)
+                                                                     int v)
 {
     vf y_p = (x_p - vload(f->m[0] + v * VL)) * vset(f->unit[0]),
        y_q = (x_q - vload(f->m[1] + v * VL)) * vset(f->unit[1]);
     struct column c = {.d = (y_q - y_p) - vload(f->gap + v * VL)};
     c.x = vneg_abs(c.d);
-    c.x_finite = vmax(c.x, vset(even ? EXP2_MIN - 1 : EXP2_MIN));
-    if (even) /* 2^x is 0 below EXP2_MIN; x itself is NaN where neither side has mass */
-        c.ratio = vexp2(c.x_finite);
-    else
-        c.ratio = vkeep_nlt(c.x, vset(EXP2_MIN), vexp2_and_m1(c.x_finite, &c.m1));
+    c.x_finite = vmax(c.x, vset(EXP2_MIN));
+    c.ratio = vkeep_nlt(c.x, vset(EXP2_MIN), vexp2_and_m1(c.x_finite, &c.m1));
     c.y_large = of_larger(&c, y_p, y_q);
     c.large = vexp2(c.y_large) * of_larger(&c, vload(f->prob[0] + v * VL), vload(f->prob[1] + v * VL));
     c.small = c.large * c.ratio;
@@ -75,45 +71,41 @@ static inline struct mixture mixture_of(const struct column *c, const struct skl
     return m;
 }
 
-static inline struct mixture even_mixture_of(const struct column *c)
-{
-    struct mixture m = {.log_large = EVEN(even_log_table, even_of(c->x))};
-    m.log_small = vfma(c->x_finite, vset(-LN2), m.log_large);
-    return m;
-}
-
 typedef void column_terms(const struct column *c, const struct skl_panel_factors *f, int v, vf *acc_p, vf *acc_q);
 typedef vf column_dz(const struct column *c, const struct skl_panel_factors *f, int v, int side);
 
 /* From scores to a term is a chain of some 25 operations that wait for one another. With AVX2, columns first and terms
  * after them, a few at a time, are two shorter chains, of which the processor has more under way: a sixth less time on
- * Zen 4. With AVX-512 storing a column in between, 64 bytes for each of its numbers, costs more than that gains; and so
- * it does on every set where a table makes the chain short (docs/performance.md, "JSD by tables"). */
+ * Zen 4. With AVX-512 storing a column in between, 64 bytes for each of its numbers, costs more than that gains. */
 enum { COLUMNS_AT_ONCE = VL < 16 ? SHORT_SUM : 1 };
 
-static inline int at_once_end(int j, int n, int even)
+static inline int at_once_end(int j, int n)
 {
-    int columns = even ? 1 : COLUMNS_AT_ONCE;
-    return n - j < columns ? n : j + columns;
+    return n - j < COLUMNS_AT_ONCE ? n : j + COLUMNS_AT_ONCE;
 }
 
-/* The columns i0 .. i1 - 1. Kept scores come from far away: meanwhile those of the next panel, which lie behind this
- * one's tile, are asked for. */
+/* Kept scores come from far away: meanwhile those of the next panel, which lie behind this one's tile, are asked for. */
+static inline __attribute__((always_inline)) void ask_next_panel(const float *at_p, const float *at_q)
+{
+    __builtin_prefetch(at_p + SKL_BK * NR, 0, 2);
+    __builtin_prefetch(at_q + SKL_BK * NR, 0, 2);
+}
+
+/* The columns i0 .. i1 - 1. */
 static inline __attribute__((always_inline)) void load_columns(int i0, int i1, const float *x_p, const float *x_q,
-                                                               const struct skl_panel_factors *f, int v, int even,
+                                                               const struct skl_panel_factors *f, int v,
                                                                struct column *c)
 {
     for (int i = i0; i < i1; i++) {
         const float *at_p = x_p + i * NR + v * VL, *at_q = x_q + i * NR + v * VL;
-        __builtin_prefetch(at_p + SKL_BK * NR, 0, 2);
-        __builtin_prefetch(at_q + SKL_BK * NR, 0, 2);
-        c[i - i0] = column_of(vload(at_p), vload(at_q), f, v, even);
+        ask_next_panel(at_p, at_q);
+        c[i - i0] = column_of(vload(at_p), vload(at_q), f, v);
     }
 }
 
 static inline __attribute__((always_inline)) void sum_columns(int n, const float *x_p, const float *x_q,
-                                                              const struct skl_panel_factors *f, int even,
-                                                              column_terms *terms, struct skl_panel_state *s)
+                                                              const struct skl_panel_factors *f, column_terms *terms,
+                                                              struct skl_panel_state *s)
 {
     for (int v = 0; v < NV; v++) {
         vf acc_p = vset(0.0f), acc_q = acc_p;
@@ -122,8 +114,8 @@ static inline __attribute__((always_inline)) void sum_columns(int n, const float
             end = short_sum_end(j, n);
             for (int i0 = j, i1; i0 < end; i0 = i1) {
                 struct column c[COLUMNS_AT_ONCE];
-                i1 = at_once_end(i0, end, even);
-                load_columns(i0, i1, x_p, x_q, f, v, even, c);
+                i1 = at_once_end(i0, end);
+                load_columns(i0, i1, x_p, x_q, f, v, c);
                 for (int i = i0; i < i1; i++) terms(&c[i - i0], f, v, &part_p, &part_q);
             }
             acc_p += part_p;
@@ -135,13 +127,13 @@ static inline __attribute__((always_inline)) void sum_columns(int n, const float
 }
 
 static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, float *x_q, int want,
-                                                             const struct skl_panel_factors *f, int even, column_dz *dz)
+                                                             const struct skl_panel_factors *f, column_dz *dz)
 {
     for (int v = 0; v < NV; v++)
         for (int j0 = 0, j1; j0 < n; j0 = j1) {
             struct column cs[COLUMNS_AT_ONCE];
-            j1 = at_once_end(j0, n, even);
-            load_columns(j0, j1, x_p, x_q, f, v, even, cs);
+            j1 = at_once_end(j0, n);
+            load_columns(j0, j1, x_p, x_q, f, v, cs);
             for (int j = j0; j < j1; j++) {
                 float *at_p = x_p + j * NR + v * VL, *at_q = x_q + j * NR + v * VL;
                 struct column c = cs[j - j0];
@@ -158,9 +150,9 @@ static inline __attribute__((always_inline)) void dz_columns(int n, float *x_p, 
                            struct skl_panel_state *s)                                                               \
     {                                                                                                               \
         (void)apart;                                                                                                \
-        sum_columns(n, x_p, x_q, f, 0, name##_terms, s);                                                            \
+        sum_columns(n, x_p, x_q, f, name##_terms, s);                                                               \
     }                                                                                                               \
     static void dz_##name(int n, float *x_p, float *x_q, int want, const struct skl_panel_factors *f)               \
     {                                                                                                               \
-        dz_columns(n, x_p, x_q, want, f, 0, name##_dz);                                                             \
+        dz_columns(n, x_p, x_q, want, f, name##_dz);                                                                \
     }

@@ -4,7 +4,7 @@
  * relative to a reference: y = unit (x - m).
  *
  *     push_kl    m: unit (max x - m) <= slack,  l += 2^y,  acc += 2^{y_P} (y_P - y_Q)      one pass, closes KL(P || Q)
- *     push_lse   m = max x,  l += 2^y                          the first sweep of the other divergences
+ *     push_lse   m as above,  l += 2^y                         the first sweep of the other divergences
  *
  * Bytes: 8 per (row, column) are read, twice while they are in L1 where something is kept. A tile's sums are f32 chains
  * of at most 16 terms, and of 12 such sums, then added to doubles: relative error about 1e-7, not growing with the
@@ -35,19 +35,6 @@ static inline void move_l(vf old, vf now, vf unit, double *l)
     float factor[VL];
     vstore(factor, vexp2((old - now) * unit));
     for (int i = 0; i < VL; i++) l[i] *= (double)factor[i];
-}
-
-/* Raises lane group v's running maximum over a tile and rescales what was summed under the old one. Returns what is to
- * be subtracted from the tile's scores. */
-static inline vf raise_max(int n, const float *y, int v, vf unit, float *m, double *l)
-{
-    vf old = vload(m + v * VL), now = largest(n, y, v, old);
-    vf ref = finite_max(now);
-    if (vbits(vnle(now, old))) {
-        vstore(m + v * VL, now);
-        move_l(old, ref, unit, l + v * VL);
-    }
-    return ref;
 }
 
 /* acc refers to both maxima, so it moves when either does: every term's y_P - y_Q changes by the same number, and the
@@ -165,15 +152,19 @@ static inline __attribute__((always_inline)) struct kl_sums sum_kl_lanes(int gro
     return sum;
 }
 
-/* Lanes that may have met a score further above its reference than 'slack', or a mass of 0 times an infinite difference.
- * None of the terms is larger than the sum of them, so that no larger one was in a sum below 2^slack. */
-static inline uint32_t unsure(vf l_p, vf l_q, vf acc, vf highest, float slack)
+/* Lanes that may have met a score further above its reference than 'slack': none of the terms is larger than the sum of
+ * them, so that no larger one was in a sum below 2^slack. */
+static inline uint32_t above_slack(vf l, vf highest, float slack)
 {
-    uint32_t lost = vbits(vnle(vabs(acc), vset(FLT_MAX)));
-    if (!SUMS_TELL)
-        return lost | vbits(vnle(highest, vset(slack)));
-    vf most = vexp2(vset(slack)) * vset(0.999f);
-    return lost | vbits(vnle(l_p, most)) | vbits(vnle(l_q, most));
+    return SUMS_TELL ? vbits(vnle(l, vexp2(vset(slack)) * vset(0.999f))) : vbits(vnle(highest, vset(slack)));
+}
+
+/* ... or, in a KL's sums, a mass of 0 times an infinite difference. */
+static inline uint32_t unsure(const struct kl_sums *sum, int v, float slack)
+{
+    uint32_t lost = vbits(vnle(vabs(sum->acc[v]), vset(FLT_MAX)));
+    return lost | above_slack(sum->l_p[v], sum->highest[v], slack) |
+           (SUMS_TELL ? above_slack(sum->l_q[v], sum->highest[v], slack) : 0); /* 'highest' is of both sides */
 }
 
 /* Has a row no score yet, or is one of them hidden? Ranges hide those at the ends. */
@@ -204,8 +195,7 @@ static inline __attribute__((always_inline)) void push_kl_lanes(int n, float *x_
     }
     if (!raise) {
         sum = sum_kl_lanes(AT_ONCE, n, x_p + v0 * VL, x_q + v0 * VL, unit, 0, SKL_KEEP_NOTHING, m_p, m_q);
-        UNROLLED for (int v = 0; v < AT_ONCE; v++)
-            raise |= unsure(sum.l_p[v], sum.l_q[v], sum.acc[v], sum.highest[v], slack);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise |= unsure(&sum, v, slack);
     }
     if (raise) {
         UNROLLED for (int v = 0; v < AT_ONCE; v++)
@@ -238,18 +228,72 @@ static void push_kl(int n, float *x_p, float *x_q, const float unit[2], float sl
         push_kl_keeping(n, x_p, x_q, unit, slack, SKL_KEEP_NOTHING, s);
 }
 
-/* One side's log-sum-exp alone. */
-static void push_lse(int n, const float *x, float unit, int side, struct skl_panel_state *s)
+/* One side's reference over a tile, moved where a score lies further above it than 'slack' in base 2, and with it what was
+ * summed under the old one. Returns what is to be subtracted from the scores. */
+static inline vf raise_one(int n, const float *x, int v, vf unit, vf slack, float *m, double *l)
 {
-    vf u = vset(unit);
-    for (int v = 0; v < NV; v++) {
-        vf m = raise_max(n, x, v, u, s->m[side], s->l[side]), l = vset(0.0f);
-        for (int j = 0, end; j < n; j = end) {
-            vf part = vset(0.0f);
-            end = short_sum_end(j, n);
-            for (int i = j; i < end; i++) part += vexp2((vload(x + i * NR + v * VL) - m) * u);
-            l += part;
-        }
-        add_lanes(s->l[side] + v * VL, l);
+    vf old = vload(m + v * VL), now = largest(n, x, v, old);
+    uint32_t above = vbits(vnle((now - old) * unit, slack)); /* also when nothing was seen before */
+    now = vselect_bits(above, now, old);
+    vf ref = finite_max(now);
+    if (above) {
+        vstore(m + v * VL, now);
+        move_l(old, ref, unit, l + v * VL);
     }
+    return ref;
+}
+
+/* The sums of AT_ONCE lane groups' 2^y over a tile, under given references, and their highest y where sums do not tell. */
+struct lse_sums {
+    vf l[AT_ONCE], highest[AT_ONCE];
+};
+
+static inline __attribute__((always_inline)) struct lse_sums sum_lse_lanes(int n, const float *x, vf unit, const vf *m)
+{
+    struct lse_sums sum;
+    UNROLLED for (int v = 0; v < AT_ONCE; v++) sum.l[v] = sum.highest[v] = vset(0.0f);
+    for (int j = 0, end; j < n; j = end) {
+        vf part[AT_ONCE];
+        end = short_sum_end(j, n);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) part[v] = vset(0.0f);
+        for (int i = j; i < end; i++) {
+            UNROLLED for (int v = 0; v < AT_ONCE; v++)
+            {
+                vf y = (vload(x + i * NR + v * VL) - m[v]) * unit;
+                part[v] += vexp2(y);
+                if (!SUMS_TELL)
+                    sum.highest[v] = vmax(y, sum.highest[v]);
+            }
+        }
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) sum.l[v] += part[v];
+    }
+    return sum;
+}
+
+static inline __attribute__((always_inline)) void push_lse_lanes(int n, const float *x, int v0, vf unit, float slack,
+                                                                 float *reference, double *l)
+{
+    vf m[AT_ONCE];
+    struct lse_sums sum;
+    uint32_t raise = slack == 0;
+    UNROLLED for (int v = 0; v < AT_ONCE; v++)
+    {
+        m[v] = vload(reference + (v0 + v) * VL);
+        raise |= vbits(vnle(vset(-FLT_MAX), m[v])); /* nothing was seen before */
+    }
+    if (!raise) {
+        sum = sum_lse_lanes(n, x + v0 * VL, unit, m);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) raise |= above_slack(sum.l[v], sum.highest[v], slack);
+    }
+    if (raise) {
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) m[v] = raise_one(n, x, v0 + v, unit, vset(slack), reference, l);
+        sum = sum_lse_lanes(n, x + v0 * VL, unit, m);
+    }
+    UNROLLED for (int v = 0; v < AT_ONCE; v++) add_lanes(l + (v0 + v) * VL, sum.l[v]);
+}
+
+/* One side's log-sum-exp alone. As for a KL, the old reference is tried first, and the sum tells whether that was wrong. */
+static void push_lse(int n, const float *x, float unit, float slack, int side, struct skl_panel_state *s)
+{
+    for (int v = 0; v < NV; v += AT_ONCE) push_lse_lanes(n, x, v, vset(unit), slack, s->m[side], s->l[side]);
 }

@@ -122,7 +122,7 @@ static inline __attribute__((always_inline)) void push_beside(int few, float *co
             }
             sum.l_p[0] += l_p, sum.l_q[0] += l_q, sum.acc[0] += acc;
         }
-        if (__builtin_expect(unsure(sum.l_p[0], sum.l_q[0], sum.acc[0], sum.highest[0], slack), 0))
+        if (__builtin_expect(unsure(&sum, 0, slack), 0))
             sum = push_again(x[0], x[1], v, unit, slack, s);
         add_lanes(s->l[0] + v * VL, sum.l_p[0]);
         add_lanes(s->l[1] + v * VL, sum.l_q[0]);
