@@ -19,6 +19,7 @@ set(sources
   src/tensor.c
   src/work.c
   src/cpu/block.c
+  src/cpu/choices.c
   src/cpu/cpus.c
   src/cpu/details.c
   src/cpu/exchange.c

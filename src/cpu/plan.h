@@ -18,8 +18,11 @@
 #include <stdatomic.h>
 
 enum {
-    SKL_BLOCK = 512, /* most rows of a block */
-    SKL_LISTED = 4   /* lists of entries are faster than dense products while at most one entry in 4 counts */
+    SKL_BLOCK = 512,         /* most rows of a block */
+    SKL_BLOCKS = 8,          /* most blocks at once ... */
+    SKL_TASKS = 128,         /* ... and with their chunks, enough tasks for the threads of a large machine */
+    SKL_CHUNKS_BY_TILE = 16, /* chunks of a block, when each has its own sum of da */
+    SKL_LISTED = 4           /* lists of entries are faster than dense products while at most one entry in 4 counts */
 };
 
 /* Divergences that a row can be asked beside its own. */
@@ -274,6 +277,10 @@ static inline int64_t skl_pack_bytes(const struct skl_plan *plan)
 /* SKL_UNSUPPORTED when the instruction set is not here, SKL_BAD_ARGUMENT when the caller's limit is below the least
  * that the call needs. Without rows or columns the plan takes no memory. */
 enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, struct skl_plan *plan);
+
+/* choices.c: fills in what follows from the call, plan->call, and from the sizes of its segments. */
+enum skl_status skl_choose_ways(const struct skl_work *w, struct skl_plan *plan);
+int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan);
 
 /* keys.c: which rows of lists of keys share a block, and in which kernels. */
 void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
