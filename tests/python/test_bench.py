@@ -41,6 +41,13 @@ def test_ways_agree(case):
     assert max(losses.values()) == pytest.approx(min(losses.values()), rel=2e-2 if case.dtype == "bf16" else 1e-5)
 
 
+def test_every_case_is_compiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for n in (2, 3):
+            assert ways._compiled(lambda x: x.sum())(torch.ones(n)) == n
+
+
 @pytest.fixture
 def warm_processes(monkeypatch):
     """The run's processes need not import torch again. One test has them as they are: that of our own failure."""

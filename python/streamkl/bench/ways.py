@@ -90,6 +90,7 @@ def _as_it_is(loss: Loss) -> Loss:
 
 
 def _compiled(loss: Loss) -> Loss:
+    torch.compiler.reset()  # after some eight shapes torch would compile no more, and run eagerly without a word
     return torch.compile(loss, dynamic=False)
 
 
