@@ -48,7 +48,7 @@ struct kit_fixture {
     struct kit_random *random;
     uint64_t checksum; /* of the inputs when they were last looked at: no call may change them */
     struct kit_allowance allow;
-    int loss_alone; /* calls do not ask for kl_s and kl_t: of those whose loss closes without them, a backward reads them */
+    int loss_alone; /* calls do not ask for kl_s and kl_t, which only a backward needs */
     /* From kit_expect(); contiguous, NULL: not asked for. */
     double *want[KIT_RESULTS], *bound[KIT_RESULTS], *got;
     double want_value, value_bound;

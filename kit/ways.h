@@ -8,7 +8,7 @@
 #include "bounds.h"
 
 enum kit_way {
-    KIT_VALUE,     /* the value alone, and of the rows no kl_s and kl_t */
+    KIT_VALUE,     /* the value alone, without what only a backward needs */
     KIT_TOGETHER,  /* value and gradients in one call; a device gets its workspace from the caller */
     KIT_RECOMPUTE, /* the same with the least workspace it takes: logits are computed again */
     KIT_BACKWARD,  /* the value, then the gradients from what it saved */

@@ -256,7 +256,7 @@ void skl_finish_details(const struct skl_run *run, const struct skl_block *block
         if (want & SKL_WANT_L1)
             r->l1[side] = d.l1;
         if (want & SKL_WANT_ENTROPY)
-            r->entropy[side] = d.l == 0 ? 0 : log(d.l) - SKL_LN2 * d.moment / d.l;
+            r->entropy[side] = isnan(r->lse[side]) ? NAN : d.l == 0 ? 0 : log(d.l) - SKL_LN2 * d.moment / d.l;
         if (want & SKL_WANT_MASS)
             r->mass[side] = isnan(r->lse[side]) ? NAN : r->l[side] == 0 ? 0 : d.mass / r->l[side];
         r->top1[side] = want & SKL_WANT_TOP1 ? skl_key_of(block, d.top) : 0, r->rival[!side] = d.there;
@@ -278,7 +278,7 @@ void skl_finish_others(const struct skl_run *run, const struct skl_block *block,
         for (int64_t chunk = 0; block->others[k] && chunk < skl_states_of(run, block); chunk++)
             for (int side = 0; side < 2; side++)
                 acc[side] += block->others[k][chunk * run->plan.panels + panel].acc[side][i];
-        *to[k] = k == SKL_OTHER_JSD ? (acc[0] + acc[1]) / 2 : acc[0];
+        *to[k] = isnan(r->lse[0] + r->lse[1]) ? NAN : k == SKL_OTHER_JSD ? (acc[0] + acc[1]) / 2 : acc[0];
     }
     for (int side = 0; side < 2; side++)
         for (int64_t chunk = 0; (run->plan.details[side] & SKL_WANT_RANK) && chunk < block->chunks; chunk++)

@@ -15,8 +15,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What was kept of a slice refers to the running maxima m of that slice: an exponential becomes a probability by
- * 2^{m - m_row} / l, and x_P - x_Q is off by 'shift' from what it is under the row's maxima. */
+/* What was kept of a slice is relative to the references m of that slice: an exponential becomes a probability by
+ * 2^{m - m_row} / l, and x_P - x_Q is off by 'shift' from what it is under the row's. */
 static void kept_factors(const struct skl_run *run, const float *m, struct skl_panel_factors *f)
 {
     const struct skl_kernels *k = run->plan.kernels;

@@ -13,8 +13,9 @@ struct merged {
     struct skl_row_state row[SKL_NR_MAX];
 };
 
-/* The largest of the maxima of all chunks and the sink. */
-static void largest_max(const struct skl_run *run, const struct skl_block *block, int panel, float m[2][SKL_NR_MAX])
+/* The largest of the references of all chunks and the sink. */
+static void largest_reference(const struct skl_run *run, const struct skl_block *block, int panel,
+                              float m[2][SKL_NR_MAX])
 {
     int nr = run->plan.kernels->nr;
     for (int side = 0; side < 2; side++)
@@ -26,7 +27,7 @@ static void largest_max(const struct skl_run *run, const struct skl_block *block
                     m[side][i] = block->states[c * run->plan.panels + panel].m[side][i];
 }
 
-/* Adds a chunk's state, moved to the maxima m. */
+/* Adds a chunk's state, moved to the references m. */
 static void add_chunk(const struct skl_run *run, const struct skl_panel_state *s, float m[2][SKL_NR_MAX],
                       struct merged *sum)
 {
@@ -51,7 +52,7 @@ static void merge_panel(const struct skl_run *run, const struct skl_block *block
     float m[2][SKL_NR_MAX];
     double unit = skl_sweeps(run->work->form) == 2 ? 1 : SKL_LN2; /* a second sweep sums natural logarithms */
     memset(sum, 0, sizeof *sum);
-    largest_max(run, block, panel, m);
+    largest_reference(run, block, panel, m);
     for (int64_t c = 0; c < skl_states_of(run, block); c++)
         if (c >= block->chunks || skl_sees_chunk(block, panel, c))
             add_chunk(run, &block->states[c * run->plan.panels + panel], m, sum);
@@ -65,9 +66,11 @@ static void merge_panel(const struct skl_run *run, const struct skl_block *block
 static void complete_panel(const struct skl_run *run, const struct skl_block *block, int panel, struct merged *m)
 {
     int nr = run->plan.kernels->nr;
-    if (!run->work->shard.exchange)
+    if (!run->work->shard.exchange) {
         merge_panel(run, block, panel, m);
-    for (int i = 0, at = panel * nr; run->work->shard.exchange && i < nr; i++, at++)
+        return;
+    }
+    for (int i = 0, at = panel * nr; i < nr; i++, at++)
         m->row[i] = at < block->n ? skl_private_state(run->work, &run->states[block->row[at] - run->first_state])
                                   : skl_empty_row();
 }

@@ -68,7 +68,7 @@ enum skl_status skl_run(struct skl_run *run);
 /* skl_nothing_to_do(): a call only writes what rows and columns without work get. */
 enum skl_status skl_run_nothing(struct skl_run *run);
 
-/* By how much y_P - y_Q, each relative to its side's maximum, grows when the maxima move from 'old' to 'now'. */
+/* By how much y_P - y_Q, each relative to its side's reference, grows when these move from 'old' to 'now'. */
 static inline double skl_shift(const struct skl_run *run, float old_p, float now_p, float old_q, float now_q)
 {
     return (double)run->unit[0] * ((double)old_p - (double)now_p) -
@@ -126,7 +126,7 @@ static inline int skl_slice_end(const struct skl_plan *plan, int j, int j1)
     int end = (j / plan->slice + 1) * plan->slice;
     return end < j1 ? end : j1;
 }
-/* The maxima that what is kept of a slice refers to, of both sides. */
+/* The references of both sides that what is kept of a slice is relative to. */
 static inline float *skl_kept_m(const struct skl_plan *plan, const struct skl_block *block, int64_t tile, int panel,
                                 int j)
 {

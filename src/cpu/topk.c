@@ -74,7 +74,7 @@ static struct largest find_largest(const struct skl_pick *e, int64_t n, int64_t 
     return (struct largest){(int32_t)((uint32_t)low + (uint32_t)(kth << shift)), k};
 }
 
-/* A sum of powers 2^{unit (x - m)} of scores, m being the largest. */
+/* A sum of powers 2^{unit (x - m)} of scores, m being one of them, or near the largest. */
 struct sum {
     const struct skl_kernels *kernels;
     float unit, m;

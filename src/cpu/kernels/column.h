@@ -87,8 +87,9 @@ static inline int at_once_end(int j, int n)
 /* Kept scores come from far away: meanwhile those of the next panel, which lie behind this one's tile, are asked for. */
 static inline __attribute__((always_inline)) void ask_next_panel(const float *at_p, const float *at_q)
 {
-    __builtin_prefetch(at_p + SKL_BK * NR, 0, 2);
-    __builtin_prefetch(at_q + SKL_BK * NR, 0, 2);
+    uintptr_t next = sizeof(float) * SKL_BK * NR; /* beyond the last tile's end, perhaps: no pointer may say so */
+    __builtin_prefetch((const void *)((uintptr_t)at_p + next), 0, 2);
+    __builtin_prefetch((const void *)((uintptr_t)at_q + next), 0, 2);
 }
 
 /* The columns i0 .. i1 - 1. */

@@ -29,7 +29,7 @@ static inline vf largest(int n, const float *y, int v, vf now)
     return vmax(vmax(m[0], m[1]), vmax(m[2], m[3]));
 }
 
-/* What was summed under an old maximum, under a new one. */
+/* What was summed under an old reference, under a new one. */
 static inline void move_l(vf old, vf now, vf unit, double *l)
 {
     float factor[VL];
@@ -37,7 +37,7 @@ static inline void move_l(vf old, vf now, vf unit, double *l)
     for (int i = 0; i < VL; i++) l[i] *= (double)factor[i];
 }
 
-/* acc refers to both maxima, so it moves when either does: every term's y_P - y_Q changes by the same number, and the
+/* acc is relative to both references, so it moves when either does: every term's y_P - y_Q changes by the same number, and the
  * terms' factor 2^{y_P} as l_P's. An acc of +inf is the mathematics (P has mass where Q has none) and stays. */
 static inline void move_acc(vf old_p, vf old_q, vf m_p, vf m_q, const float unit[2], const double *l_p_old, double *acc)
 {
@@ -230,10 +230,12 @@ static void push_kl(int n, float *x_p, float *x_q, const float unit[2], float sl
 
 /* One side's reference over a tile, moved where a score lies further above it than 'slack' in base 2, and with it what was
  * summed under the old one. Returns what is to be subtracted from the scores. */
-static inline vf raise_one(int n, const float *x, int v, vf unit, vf slack, float *m, double *l)
+static inline vf raise_one(int n, const float *x, int v, vf unit, float slack, float *m, double *l)
 {
     vf old = vload(m + v * VL), now = largest(n, x, v, old);
-    uint32_t above = vbits(vnle((now - old) * unit, slack)); /* also when nothing was seen before */
+    vm moves = slack == 0 ? vnle(now, old)
+                          : vnle((now - old) * unit, vset(slack)); /* also when nothing was seen before */
+    uint32_t above = vbits(moves);
     now = vselect_bits(above, now, old);
     vf ref = finite_max(now);
     if (above) {
@@ -286,7 +288,7 @@ static inline __attribute__((always_inline)) void push_lse_lanes(int n, const fl
         UNROLLED for (int v = 0; v < AT_ONCE; v++) raise |= above_slack(sum.l[v], sum.highest[v], slack);
     }
     if (raise) {
-        UNROLLED for (int v = 0; v < AT_ONCE; v++) m[v] = raise_one(n, x, v0 + v, unit, vset(slack), reference, l);
+        UNROLLED for (int v = 0; v < AT_ONCE; v++) m[v] = raise_one(n, x, v0 + v, unit, slack, reference, l);
         sum = sum_lse_lanes(n, x + v0 * VL, unit, m);
     }
     UNROLLED for (int v = 0; v < AT_ONCE; v++) add_lanes(l + (v0 + v) * VL, sum.l[v]);
