@@ -335,8 +335,8 @@ static void clear_vector(const struct skl_vector_view *v, int64_t n)
 void skl_clear_outputs(const struct skl_run *run, int64_t part, int64_t parts)
 {
     const struct skl_work *w = run->work;
-    if (!skl_rows_alike(w) || /* or blocks write all that rows get */
-        run->plan.call == SKL_CALL_PARTIAL)
+    /* Where rows are alike, blocks write all that they get. */
+    if (!skl_rows_alike(w) || run->plan.call == SKL_CALL_PARTIAL)
         clear_rows(run, w->rows * part / parts, w->rows * (part + 1) / parts);
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];

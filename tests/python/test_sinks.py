@@ -208,7 +208,9 @@ def test_details(sinks, divergence, reduction):
         assert np.allclose(of_arrays[name], t.numpy(), atol=1e-6), name
     module = streamkl.AttentionKLLoss(causal=True, divergence=divergence, reduction=reduction)
     again, told_again = module(**given, weight=weight, details=names)
-    assert torch.equal(again, loss) and torch.equal(told_again["entropy_s"], told["entropy_s"])
+    # A JSD's value has a kernel of its own where no gradient is wanted: other roundings.
+    assert torch.equal(again, loss) or (divergence == "jsd" and torch.allclose(again, loss, rtol=1e-6, atol=1e-8))
+    assert torch.equal(told_again["entropy_s"], told["entropy_s"])
 
 
 # ---- everything together
