@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logits of f32 operands in three bf16 parts on tiles (AMX): as good as FMAs against double precision; rows and columns
+ * f32 operands in three bf16 parts on tiles (AMX): logits as good as FMAs against double precision; rows and columns
  * that cannot be taken apart have the bits of FMAs, and no other score has to do with them; who takes it, and how it is
  * switched off. By the stand-in on any x86 with AVX2; where there is AMX, that has the same bits. CTest runs it with
  * STREAMKL_ISA=amx-emulated too, where calls take the stand-in.
@@ -197,7 +197,7 @@ static const struct use uses[] = {
     {"narrow student", 0, 1, SKL_F32, SKL_F32, 0, 0, 0, 512, 1023, 1024},
     {"narrow teacher", 0, 1, SKL_F32, SKL_F32, 0, 0, 0, 512, 4096, 1000},
     {"with gradients", 1, 1, SKL_F32, SKL_F32, 0, 1, 0, 512, 1024, 1024},
-    {"saved for gradients", 0, 1, SKL_F32, SKL_F32, 0, 0, 1, 512, 1024, 1024},
+    {"saved for gradients", 1, 1, SKL_F32, SKL_F32, 0, 0, 1, 512, 1024, 1024},
     {"attention", 0, 0, SKL_F32, SKL_F32, 0, 0, 0, 512, 1024, 1024},
     {"bf16", 0, 1, SKL_BF16, SKL_BF16, SKL_SPLIT_ALWAYS, 0, 0, 512, 1024, 1024},
     {"mixed", 0, 1, SKL_F32, SKL_F16, SKL_SPLIT_ALWAYS, 0, 0, 512, 1024, 1024},
@@ -255,8 +255,8 @@ static void run(struct kit_fixture *f, int split, int threads, float *rows)
     }
 }
 
-/* The default where it applies: results of f32, not those of FMAs, the same for any number of threads; switched off,
- * the bits of FMAs, which a call that saves m_s has, too. Some rows and columns are odd. */
+/* The default where it applies: results of f32, not those of FMAs, the same for any number of threads, and in a call that
+ * saves m_s for a backward, too. Some rows and columns are odd. */
 static void by_default(void)
 {
     enum { N = 512, V = 100, D = 1024 };
@@ -288,9 +288,39 @@ static void by_default(void)
     CHECK_STATUS(skl_value(&f.p, &out), SKL_OK);
     long different = 0;
     for (int64_t i = 0; i < N; i++)
-        different += (float)kit_get(&f.out[KIT_LOSS].t, i) != fma[i] ||
-                     (float)kit_get(&f.out[KIT_LSE_S].t, i) != fma[N + i];
-    CHECK(different == 0, "switched off it is not FMA: %ld rows", different);
+        different += (float)kit_get(&f.out[KIT_LOSS].t, i) != split[i] ||
+                     (float)kit_get(&f.out[KIT_LSE_S].t, i) != split[N + i];
+    CHECK(different == 0, "what is saved has other bits: %ld rows", different);
+    test_destroy(&f);
+}
+
+/* Gradients by default: as good as the reference asks, other bits than FMAs', and the same for any number of threads, which
+ * cut da differently. */
+static void gradients_by_default(void)
+{
+    enum { N = 512, V = 230, D = 1056, NUMBERS = N * D + V * D };
+    struct kit_case c = kit_linear_case(N, V, D);
+    struct kit_fixture f;
+    float *first = malloc(NUMBERS * sizeof *first);
+    c.quick = 1;
+    test_build(&f, &c);
+    f.p.isa = SKL_ISA_AMX;
+    kit_expect(&f);
+    for (int way = 0; way < 6; way++) { /* threads, or FMAs */
+        struct skl_outputs out = kit_outputs(&f, 1, KIT_GRAD_ALL);
+        long different = 0;
+        f.p.threads = way < 5 ? way + 1 : 2, f.p.split_f32 = way < 5 ? SKL_SPLIT_WHERE_FASTER : SKL_SPLIT_NEVER;
+        test_context("gradients by default, way %d", way);
+        CHECK_STATUS(skl_value_and_grad(&f.p, &out), SKL_OK);
+        for (int64_t i = 0; i < NUMBERS; i++) {
+            float x = (float)(i < N * D ? kit_get(&f.out[KIT_A_S].t, i) : kit_get(&f.out[KIT_B_S].t, i - N * D));
+            different += way && x != first[i];
+            first[i] = way ? first[i] : x;
+        }
+        test_compare(&f, &out, "gradients");
+        CHECK((different == 0) == (way < 5), "%ld numbers differ from those of one thread", different);
+    }
+    free(first);
     test_destroy(&f);
 }
 
@@ -380,6 +410,7 @@ int main(void)
     who_takes_it();
     if (best) {
         by_default();
+        gradients_by_default();
         exact_zeros();
         far_from_one();
         every_way();

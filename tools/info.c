@@ -25,8 +25,7 @@ static void print_isas(int threads)
             printf("            bf16 peak %6.1f GFLOP/s on 1 thread, %7.1f on %d%s\n", skl_peak(isa, SKL_BF16, 1, 0.2),
                    skl_peak(isa, SKL_BF16, threads, 0.2), threads, best == isa ? "   <- used for bf16 operands" : "");
         if (skl_splits(isa))
-            printf("            f32 operands in three bf16 parts, six products, for the logits of linear problems with "
-                   "512\n"
+            printf("            f32 operands in three bf16 parts, six products, for linear problems with 512\n"
                    "            rows and dim 1024 or more (split_f32), where that was measured to be faster\n");
     }
     if (best != SKL_ISA_AVX512BF16 && best != SKL_ISA_AMX && skl_isa_available(SKL_ISA_AVX512BF16))

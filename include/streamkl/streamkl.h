@@ -360,10 +360,9 @@ struct skl_problem {
      * partial rows and shards. */
     struct skl_tensor sink_s, sink_t;
 
-    /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, logits may be products of three bf16 parts of
+    /* enum skl_split: where all operands are f32 and SKL_ISA_AMX is used, products may be made of three bf16 parts of
      * each number, with the error of f32 (docs/math.md, section 10). By default where that was measured to be faster
-     * than FMAs: linear problems with 512 rows or more, of dim 1024 or more on both sides, value alone or with
-     * gradients, that ask for no m of which a gradient is made later (docs/performance.md). */
+     * than FMAs: linear problems with 512 rows or more, of dim 1024 or more on both sides (docs/performance.md). */
     int64_t split_f32;
 };
 

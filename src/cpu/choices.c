@@ -46,11 +46,13 @@ static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 
 /* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
  * at once. Where that would make them narrow, chunks that are not. */
-static void choose_tiles(struct skl_plan *plan)
+static void choose_tiles(const struct skl_work *w, struct skl_plan *plan)
 {
     const struct skl_products *products = plan->products[1], *split = plan->kernels->split;
     int fma = products == plan->kernels->products[SKL_F32];
-    int64_t step = fma ? 1 : products == split ? UNIT_STEP / 2 : UNIT_STEP; /* the packs of split are of 16 columns */
+    int64_t step = fma                              ? 1
+                   : products == split && !w->grads ? UNIT_STEP / 2
+                                                    : UNIT_STEP; /* its packs for logits are of 16 */
     int64_t strip = common_multiple(plan->kernels->mr, step);
     int64_t columns = plan->queries ? plan->listed : plan->columns;
     int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
@@ -76,12 +78,11 @@ static int common_dtype(const struct skl_work *w)
     return dtype;
 }
 
-/* Are logits of f32 operands products of their bf16 parts? By itself only where no backward follows: its call makes logits
- * by FMAs, and what is saved for it (m and l) shall be of the same bits. */
+/* Are products of f32 operands made of their bf16 parts? A call that saves what a backward needs (m and l) and that
+ * backward decide alike: their logits have the same bits. */
 static int splits(const struct skl_work *w, const struct skl_plan *plan)
 {
-    int saves = w->result[SKL_ROW_m_s].data || w->result[SKL_ROW_m_t].data || w->result[SKL_ROW_m_rest].data;
-    int faster = !w->attention && !saves && plan->call != SKL_CALL_BACKWARD && plan->rows >= SPLIT_ROWS;
+    int faster = !w->attention && plan->rows >= SPLIT_ROWS;
     for (int side = 0; side < 2; side++) {
         const struct skl_work_side *s = &w->side[side];
         if (s->dim && (s->a.dtype != SKL_F32 || s->b.dtype != SKL_F32))
@@ -229,6 +230,6 @@ enum skl_status skl_choose_ways(const struct skl_work *w, struct skl_plan *plan)
     plan->slack = choose_slack(w, plan);
     plan->beside = sweeps_beside(w, plan);
     choose_groups(w, plan);
-    choose_tiles(plan);
+    choose_tiles(w, plan);
     return SKL_OK;
 }

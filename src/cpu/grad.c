@@ -159,6 +159,23 @@ static float *sums_of_tile(const struct skl_worker *w, const struct skl_block *b
     return w->scratch.db;
 }
 
+/* dz as the product for db reads it: itself, or its parts. */
+static const float *dz_for_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
+                                   const float *dz)
+{
+    const struct skl_run *run = w->run;
+    const struct skl_kernels *k = run->plan.kernels;
+    const struct skl_products *products = run->plan.products[side];
+    if (!products->part)
+        return dz;
+    for (int panel = 0, j0, j1; panel < skl_panels_in_use(run, block); panel++) {
+        skl_tile_range(run, block, panel, tile, &j0, &j1);
+        products->part(j0, (j1 + k->mr - 1) / k->mr * k->mr, dz + panel * SKL_BK * k->nr,
+                       w->scratch.parts + panel * products->parts_bytes);
+    }
+    return (const float *)(const void *)w->scratch.parts;
+}
+
 /* Step i of dim of db[j] += sum_i dz[i,j] a[i]. */
 static void add_step(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side, int64_t pack,
                      int64_t i, const float *dz, const unsigned char *live, struct skl_soon soon)
@@ -198,6 +215,7 @@ void skl_add_to_columns(const struct skl_worker *w, const struct skl_block *bloc
     int64_t numbers = (int64_t)skl_panels_in_use(run, block) * SKL_BK * run->plan.kernels->nr;
     if (block->keys)
         memset(w->scratch.db, 0, (size_t)(skl_tile_columns(block, tile) * s->dim) * sizeof(float));
+    dz = dz_for_columns(w, block, tile, side, dz);
     for (int64_t i = 0; i < steps; i++) {
         int64_t first = numbers * i / steps;
         struct skl_soon logits = soon_logits(next ? next + first : NULL, numbers * (i + 1) / steps - first);
@@ -491,5 +509,6 @@ void skl_grad_tile_columns(const struct skl_worker *w, struct skl_block *block, 
     if (!skl_sees_tile(block, tile))
         return;
     kept_tile(w->run, block, tile, y, live);
-    add_step(w, block, tile, side, 0, side ? step - of_p : step, y[side], live[side], (struct skl_soon){0});
+    add_step(w, block, tile, side, 0, side ? step - of_p : step, dz_for_columns(w, block, tile, side, y[side]),
+             live[side], (struct skl_soon){0});
 }

@@ -164,6 +164,10 @@ struct skl_products {
     /* The columns first .. last - 1 of a panel's tile of dz, in place, as the two gradient products read them. NULL: in
      * f32 as they are. */
     void (*split)(int first, int last, float *dz);
+    /* ... and for grad_columns() alone, which then finds its dz here: parts_bytes for each panel, one after the other,
+     * made of dz, which stays. NULL: grad_columns() reads dz. */
+    void (*part)(int first, int last, const float *dz, void *parts);
+    int64_t parts_bytes;
 
     /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
      *     logits         y (+)= b a^T         y [n][nr]
@@ -215,8 +219,8 @@ struct skl_kernels {
     const struct skl_kernels *narrower; /* with fewer rows in a panel, for problems that have no more; NULL: none */
     int mr, nr;
 
-    /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where logits
-     * may be made of bf16 parts (NULL: no others). */
+    /* The products for operands of each dtype; for bf16 where dz may be rounded to bf16 too; and for f32 where
+     * they may be made of bf16 parts (NULL: no others). */
     const struct skl_products *products[3], *rounded, *split;
     const struct skl_products *in_place; /* for rows that list their keys, whatever the dtypes; NULL: none */
 

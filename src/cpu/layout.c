@@ -137,6 +137,8 @@ size_t skl_lay_scratch(const struct skl_work *w, const struct skl_plan *plan, ch
     scratch->db = plan->queries && !plan->in_place && plan->own_columns
                       ? take(memory, &at, 4 * SKL_BK * most(w->side[0].dim, w->side[1].dim))
                       : NULL;
+    int64_t parts = w->side[0].grad_b.data || w->side[1].grad_b.data ? plan->products[1]->parts_bytes : 0;
+    scratch->parts = parts ? take(memory, &at, parts * plan->panels) : NULL;
     scratch->line = take(memory, &at, 4 * most(w->side[0].dim, w->side[1].dim));
     int64_t picks = plan->block_rows * plan->pick_room;
     scratch->picks = plan->picks ? take(memory, &at, (int64_t)sizeof *scratch->picks * picks) : NULL;

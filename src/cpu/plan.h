@@ -192,6 +192,7 @@ struct skl_scratch {
     struct skl_lists by_column, by_row; /* skip_below: the entries that count, if they are few */
     float *listed_da;                   /* [nr][dim]: what they add to a panel's da */
     float *line;                        /* [widest dim] */
+    char *parts;                        /* [panels] of products->parts_bytes: a tile of dz */
     struct skl_pick *picks;             /* [block_rows][pick_room]: of the chunk under way */
     int32_t *picked;                    /* [block_rows]: how many there are */
     float *least;                       /* [block_rows]: no score that is not larger will be one of them */
@@ -233,8 +234,8 @@ static inline int64_t skl_slab_tasks(const struct skl_plan *plan)
 }
 static inline int skl_da_entries_of_task(const struct skl_work *w, const struct skl_plan *plan, int side)
 {
-    int64_t dim = w->side[side].dim, mr = plan->kernels->mr, each = (dim + plan->da_parts - 1) / plan->da_parts;
-    return (int)((each + mr - 1) / mr * mr);
+    int64_t dim = w->side[side].dim, strip = plan->strip, each = (dim + plan->da_parts - 1) / plan->da_parts;
+    return (int)((each + strip - 1) / strip * strip);
 }
 static inline int64_t skl_da_tasks(const struct skl_work *w, const struct skl_plan *plan, int side)
 {

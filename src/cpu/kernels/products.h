@@ -48,14 +48,21 @@ static inline __attribute__((always_inline)) void micro_kernel(int K, const floa
 }
 
 /* Asks for the next 'lines' of what will be wanted. Always inline: GCC takes a function that only prefetches for one
- * without effect, and drops its calls. Into L1: short far-apart rows asked for into L2 alone did not come (Zen 4). */
+ * without effect, and drops its calls. Into L1: short far-apart rows asked for into L2 alone did not come (Zen 4). Into L2
+ * beside a tile unit, whose loads take all of L1's: prefetches into L1 waited for them (Granite Rapids). */
+#ifdef TILE_UNIT
+enum { ASK_LEVEL = 2 };
+#else
+enum { ASK_LEVEL = 3 };
+#endif
+
 static inline __attribute__((always_inline)) void ask(struct skl_soon *soon, int lines)
 {
     for (; lines > 0 && soon->rows > 0; lines--) {
         if (soon->keys)
             __builtin_prefetch(soon->at + *soon->keys * soon->stride + soon->byte, 0, 2);
         else
-            __builtin_prefetch(soon->at + soon->byte, 0, 3);
+            __builtin_prefetch(soon->at + soon->byte, 0, ASK_LEVEL);
         soon->byte += 64;
         if (soon->byte < soon->bytes)
             continue;

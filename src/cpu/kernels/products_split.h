@@ -23,7 +23,7 @@
  * number above 2^-40. Of the others nothing overflows, and what underflows is below D 2^-43 of max |a| max |b|. A score
  * depends on its row and its column alone, whatever is beside them: equal sides get equal bits.
  *
- * Gradients are the FMA products, on their packs.
+ * The gradients' products are in products_split_back.h.
  */
 enum {
     PARTS = 3,
@@ -75,11 +75,11 @@ struct sizes {
     uint32_t beyond;
 };
 
-static inline void look_at(vf x, struct sizes *s)
+static inline void look_at(vf x, float large, struct sizes *s)
 {
     x = vabs(x);
     s->most = vmax(x, s->most);
-    s->beyond |= vbits(vnle(x, vset(SPLIT_LARGE)));
+    s->beyond |= vbits(vnle(x, vset(large)));
 }
 
 static inline uint32_t lanes_above(vf x, float limit)
@@ -120,7 +120,7 @@ static void split_pack_panel(int64_t dim, const void *const *lines, float sign, 
                     x[half][k] = load_entries(lines[i + k], d + half * VL, dim) * vset(sign);
                 }
                 transpose_square(x[half]);
-                UNROLLED for (int k = 0; k < VL; k++) look_at(x[half][k], &s);
+                UNROLLED for (int k = 0; k < VL; k++) look_at(x[half][k], SPLIT_LARGE, &s);
             }
             UNROLLED for (int e = 0; e < VL; e++) store_parts(x[0][e], x[1][e], to + e * NR, VL * NR);
         }
@@ -145,8 +145,8 @@ static int pack_column(int k, const float *line, uint32_t *to)
     struct sizes s = {vset(0.0f), 0};
     for (int d = 0; d < k; d += PAIR_STEP, to += PARTS * SPLIT_TILE / 2) {
         vf x = load_entries(line, d, k), y = load_entries(line, d + VL, k);
-        look_at(x, &s);
-        look_at(y, &s);
+        look_at(x, SPLIT_LARGE, &s);
+        look_at(y, SPLIT_LARGE, &s);
         store_parts(x, y, to, SPLIT_TILE / 2);
     }
     return s.beyond || (lanes_above(s.most, 0) && !lanes_above(s.most, SPLIT_SMALL));
@@ -278,24 +278,27 @@ static void split_logits(int n, int k, struct skl_columns tile, int first, const
         multiply_parts(n, k, columns, first, rows, d0, soon, add, y);
 }
 
+#include "products_split_back.h"
+
 static const struct skl_products split_products = {
     .unit = "amx-split",
     .kc = KC,
     .enter = tiles_enter,
     .leave = tiles_leave,
     .panel_bytes = split_panel_bytes,
-    .block_bytes = block_bytes,
+    .block_bytes = split_block_bytes,
     .column_bytes = TILE_HEAD + sizeof(uint16_t) * SKL_BK / 16 * SPLIT_GROUP,
+    .parts_bytes = sizeof(struct split_dz),
     .pack_panel = split_pack_panel,
-    .pack_block_row = pack_block_row,
+    .pack_block_panel = split_pack_block_panel,
     .columns = split_columns,
-    .columns_back = columns_back,
+    .columns_back = split_columns_back,
+    .part = split_part,
     .logits = split_logits,
-    .grad_rows = grad_rows,
-    .grad_columns = grad_columns,
-    .add_rows = add_listed_rows,
+    .grad_rows = split_grad_rows,
+    .grad_columns = split_grad_columns,
+    .add_rows = split_listed_rows,
     .add_columns = split_listed_columns,
     .burst = tile_burst,
 };
-_Static_assert(sizeof(float) * SKL_BK * LDK <= TILE_HEAD + sizeof(uint16_t) * SKL_BK / 16 * SPLIT_GROUP,
-               "grad_rows has its columns in the same place");
+_Static_assert((int)BACK_HEAD <= (int)TILE_HEAD, "a tile's columns for logits and for grad_rows have the same room");

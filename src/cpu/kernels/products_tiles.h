@@ -110,6 +110,14 @@ static void get_tiles(int from, int n, int width, const float *at, int64_t ld)
     tile_load(3, to + 16 * ld + 16, ld * 4);
 }
 
+static void store_tiles(float c[SIDE][SIDE])
+{
+    tile_store(0, c[0], sizeof *c);
+    tile_store(1, c[0] + 16, sizeof *c);
+    tile_store(2, c[16], sizeof *c);
+    tile_store(3, c[16] + 16, sizeof *c);
+}
+
 /* C to n lines of 'width' numbers at 'to': lines 'from' .. from + n - 1 of it. */
 static void put_tiles(int from, int n, int width, int add, float *to, int64_t ld)
 {
@@ -121,10 +129,7 @@ static void put_tiles(int from, int n, int width, int add, float *to, int64_t ld
         return;
     }
     float c[SIDE][SIDE] __attribute__((aligned(64)));
-    tile_store(0, c[0], sizeof *c);
-    tile_store(1, c[0] + 16, sizeof *c);
-    tile_store(2, c[16], sizeof *c);
-    tile_store(3, c[16] + 16, sizeof *c);
+    store_tiles(c);
     for (int i = 0; i < n; i++, to += ld) {
         const float *line = c[from + i];
         int j = 0;
