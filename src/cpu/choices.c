@@ -46,13 +46,11 @@ static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 
 /* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
  * at once. Where that would make them narrow, chunks that are not. */
-static void choose_tiles(const struct skl_work *w, struct skl_plan *plan)
+static void choose_tiles(struct skl_plan *plan)
 {
     const struct skl_products *products = plan->products[1], *split = plan->kernels->split;
     int fma = products == plan->kernels->products[SKL_F32];
-    int64_t step = fma                              ? 1
-                   : products == split && !w->grads ? UNIT_STEP / 2
-                                                    : UNIT_STEP; /* its packs for logits are of 16 */
+    int64_t step = fma ? 1 : products == split ? UNIT_STEP / 2 : UNIT_STEP; /* split takes 16 columns for themselves */
     int64_t strip = common_multiple(plan->kernels->mr, step);
     int64_t columns = plan->queries ? plan->listed : plan->columns;
     int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
@@ -230,6 +228,6 @@ enum skl_status skl_choose_ways(const struct skl_work *w, struct skl_plan *plan)
     plan->slack = choose_slack(w, plan);
     plan->beside = sweeps_beside(w, plan);
     choose_groups(w, plan);
-    choose_tiles(w, plan);
+    choose_tiles(plan);
     return SKL_OK;
 }

@@ -179,16 +179,27 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
 /* ------------------------------------------------------------------------------------------------------ products
  * --- */
 
-/* Where part p of a step's columns begins, and of the 16 columns behind them; and of its rows. */
+/* C += b a^T of one group of columns: the small products of all steps, then the large ones. */
+static inline __attribute__((always_inline)) void multiply_steps(int upper, int steps, const uint16_t *columns,
+                                                                 const uint16_t *rows, struct skl_soon *soon, int lines)
+{
 #define PART_A(p) A + (p)*SPLIT_TILE, A + SPLIT_GROUP + (p)*SPLIT_TILE, 64
 #define PART_B(p) B + (p)*PAIR_STEP *NR, NR * 4
+    const uint16_t *A = columns, *B = rows;
+    for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR) {
+        ask(soon, lines);
+        dot_ab(upper, PART_A(0), PART_B(2));
+        dot_b(upper, PART_B(1));
+        dot_a(upper, PART_A(1));
+        dot_b(upper, PART_B(0));
+        dot_a(upper, PART_A(2));
+    }
+    A = columns, B = rows;
+    for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR)
+        dot_ab(upper, PART_A(0), PART_B(0));
+}
 
-/* PART_A and PART_B are several arguments each. */
-#define DOT_AB(...) dot_ab(__VA_ARGS__)
-#define DOT_A(...) dot_a(__VA_ARGS__)
-#define DOT_B(...) dot_b(__VA_ARGS__)
-
-/* Columns first .. first + n - 1, in whole groups as in tile_logits. */
+/* Columns first .. first + n - 1, in whole groups as in tile_logits, or 16 at the end. */
 static void multiply_parts(int n, int k, const void *tile, int first, const void *panel, int64_t d0,
                            struct skl_soon soon, int add, float *y)
 {
@@ -197,20 +208,12 @@ static void multiply_parts(int n, int k, const void *tile, int first, const void
     int end = first + n, from = first / SIDE * SIDE, steps = whole_steps(k) / PAIR_STEP;
     int lines = lines_each(&soon, (end - from + SIDE - 1) / SIDE * steps);
     for (int j = from; j < end; j += SIDE) {
-        const uint16_t *A = columns + j / 16 * SPLIT_GROUP, *B = rows;
-        zero_c();
-        for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR) {
-            ask(&soon, lines);
-            DOT_AB(PART_A(0), PART_B(2));
-            DOT_B(PART_B(1));
-            DOT_A(PART_A(1));
-            DOT_B(PART_B(0));
-            DOT_A(PART_A(2));
-        }
-        A = columns + j / 16 * SPLIT_GROUP, B = rows;
-        for (int s = 0; s < steps; s++, A += PARTS * SPLIT_TILE, B += PARTS * PAIR_STEP * NR)
-            DOT_AB(PART_A(0), PART_B(0));
         int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
+        zero_c();
+        if (hi - j <= 16)
+            multiply_steps(1, steps, columns + j / 16 * SPLIT_GROUP, rows, &soon, lines);
+        else
+            multiply_steps(0, steps, columns + j / 16 * SPLIT_GROUP, rows, &soon, lines);
         put_tiles(lo - j, hi - lo, NR, add, y + (lo - first) * NR, NR);
     }
 }

@@ -36,16 +36,16 @@ static inline uint32_t odd_lanes(const struct sizes *s)
     return s->beyond | (lanes_above(s->most, 0) & ~lanes_above(s->most, SPLIT_SMALL));
 }
 
-static inline __attribute__((always_inline)) void multiply_pieces(const uint32_t *A, const uint32_t *B)
+static inline __attribute__((always_inline)) void multiply_pieces(int upper, const uint32_t *A, const uint32_t *B)
 {
 #define PIECE_A(p) A + (p)*PART, A + (p)*PART + PART / 2, 64
 #define PIECE_B(p) B + (p)*PART, NR * 4
-    DOT_AB(PIECE_A(2), PIECE_B(0));
-    DOT_A(PIECE_A(1));
-    DOT_B(PIECE_B(1));
-    DOT_A(PIECE_A(0));
-    DOT_B(PIECE_B(2));
-    DOT_B(PIECE_B(0));
+    dot_ab(upper, PIECE_A(2), PIECE_B(0));
+    dot_a(upper, PIECE_A(1));
+    dot_b(upper, PIECE_B(1));
+    dot_a(upper, PIECE_A(0));
+    dot_b(upper, PIECE_B(2));
+    dot_b(upper, PIECE_B(0));
 }
 
 /* 2^-56 C to n lines of 'width' numbers. */
@@ -169,7 +169,10 @@ static void split_grad_columns(int n, int panels, const unsigned char *live, con
             if (!any)
                 zero_c();
             any = 1, odd |= of_panel->some[j / SIDE] || piece->odd;
-            multiply_pieces(of_panel->A[j / SIDE], piece->B);
+            if (columns <= SIDE / 2)
+                multiply_pieces(1, of_panel->A[j / SIDE], piece->B);
+            else
+                multiply_pieces(0, of_panel->A[j / SIDE], piece->B);
         }
         if (any)
             put_scaled(columns, d, 1, db + j * stride, stride);
@@ -329,7 +332,7 @@ static void split_grad_rows(int n, int d, const unsigned char *live, struct skl_
         zero_c();
         for (int g = 0; g < groups; g++) {
             ask(&soon, lines);
-            multiply_pieces(back_piece(head, at[g], i), B[g]);
+            multiply_pieces(0, back_piece(head, at[g], i), B[g]);
             if (!i && g + 1 < groups) /* while the unit multiplies */
                 some |= odd[g + 1] = part_rows(at[g + 1], &r, B[g + 1]);
         }

@@ -42,37 +42,47 @@ _Static_assert((int)NR == (int)SIDE, "a panel is two tiles wide");
         tile_dot(3, 5, 7); \
     } while (0)
 
-/* C += A B with the loads of both, of A alone, or of B alone. A load stands right before the first product that needs
- * it: earlier ones waited for products with the tile's old contents, and kept other loads waiting. */
-#define dot_ab(A, A_below, a_stride, B, b_stride)       \
-    do {                                                \
-        tile_load_once(4, A, a_stride);                 \
-        tile_load(6, B, b_stride);                      \
-        tile_dot(0, 4, 6);                              \
-        tile_load(7, (const char *)(B) + 64, b_stride); \
-        tile_dot(1, 4, 7);                              \
-        tile_load_once(5, A_below, a_stride);           \
-        tile_dot(2, 5, 6);                              \
-        tile_dot(3, 5, 7);                              \
-    } while (0)
-#define dot_a(A, A_below, a_stride)           \
-    do {                                      \
-        tile_load_once(4, A, a_stride);       \
-        tile_dot(0, 4, 6);                    \
-        tile_dot(1, 4, 7);                    \
-        tile_load_once(5, A_below, a_stride); \
-        tile_dot(2, 5, 6);                    \
-        tile_dot(3, 5, 7);                    \
-    } while (0)
-#define dot_b(B, b_stride)                              \
-    do {                                                \
-        tile_load(6, B, b_stride);                      \
-        tile_dot(0, 4, 6);                              \
-        tile_dot(2, 5, 6);                              \
-        tile_load(7, (const char *)(B) + 64, b_stride); \
-        tile_dot(1, 4, 7);                              \
-        tile_dot(3, 5, 7);                              \
-    } while (0)
+/* C += A B with the loads of both, of A alone, or of B alone; 'upper': lines 0 .. 15 of A and C alone. A load stands right
+ * before the first product that needs it: earlier ones waited for products with the tile's old contents, and kept other
+ * loads waiting. */
+static inline __attribute__((always_inline)) void dot_ab(int upper, const void *A, const void *A_below,
+                                                         int64_t a_stride, const void *B, int64_t b_stride)
+{
+    tile_load_once(4, A, a_stride);
+    tile_load(6, B, b_stride);
+    tile_dot(0, 4, 6);
+    tile_load(7, (const char *)B + 64, b_stride);
+    tile_dot(1, 4, 7);
+    if (upper)
+        return;
+    tile_load_once(5, A_below, a_stride);
+    tile_dot(2, 5, 6);
+    tile_dot(3, 5, 7);
+}
+
+static inline __attribute__((always_inline)) void dot_a(int upper, const void *A, const void *A_below, int64_t a_stride)
+{
+    tile_load_once(4, A, a_stride);
+    tile_dot(0, 4, 6);
+    tile_dot(1, 4, 7);
+    if (upper)
+        return;
+    tile_load_once(5, A_below, a_stride);
+    tile_dot(2, 5, 6);
+    tile_dot(3, 5, 7);
+}
+
+static inline __attribute__((always_inline)) void dot_b(int upper, const void *B, int64_t b_stride)
+{
+    tile_load(6, B, b_stride);
+    tile_dot(0, 4, 6);
+    if (!upper)
+        tile_dot(2, 5, 6);
+    tile_load(7, (const char *)B + 64, b_stride);
+    tile_dot(1, 4, 7);
+    if (!upper)
+        tile_dot(3, 5, 7);
+}
 
 static void tiles_enter(struct skl_unit_state *callers)
 {
@@ -159,7 +169,7 @@ static void tile_logits(int n, int k, struct skl_columns tile, int first, const 
             zero_c();
         for (int s = 0; s < steps; s++, A += PAIR_STEP, B += PAIR_STEP * NR) {
             ask(&soon, lines);
-            dot_ab(A, A + 16 * tile.ld, tile.ld * 2, B, NR * 4);
+            dot_ab(0, A, A + 16 * tile.ld, tile.ld * 2, B, NR * 4);
         }
         put_tiles(lo - j, hi - lo, NR, 0, y + (lo - first) * NR, NR);
     }
@@ -188,9 +198,9 @@ static inline __attribute__((always_inline)) void grad_rows_parts(int parts, int
             const uint16_t *A = (const uint16_t *)tile.at + (int64_t)i * tile.ld + at[g];
             const uint32_t *high = B + g * parts * GROUP_PAIRS;
             ask(&soon, lines);
-            dot_ab(A, A + 16 * tile.ld, tile.ld * 2, high + (parts - 1) * GROUP_PAIRS, NR * 4);
+            dot_ab(0, A, A + 16 * tile.ld, tile.ld * 2, high + (parts - 1) * GROUP_PAIRS, NR * 4);
             if (parts == 2)
-                dot_b(high, NR * 4);
+                dot_b(0, high, NR * 4);
             if (!i && g + 1 < groups) /* while the unit multiplies */
                 pair_columns_of_dz(parts, dz + (at[g + 1] - first) * NR, B + (g + 1) * parts * GROUP_PAIRS);
         }
@@ -215,9 +225,9 @@ grad_columns_parts(int parts, int n, int panels, const unsigned char *live, cons
                 zero_c();
             any = 1;
             const float *low = A + (parts - 1) * 16;
-            dot_ab(low, low + 16 * NR, NR * 4, a + panel * NR * SIDE, SIDE * 4);
+            dot_ab(0, low, low + 16 * NR, NR * 4, a + panel * NR * SIDE, SIDE * 4);
             if (parts == 2)
-                dot_a(A, A + 16 * NR, NR * 4);
+                dot_a(0, A, A + 16 * NR, NR * 4);
         }
         if (any)
             put_tiles(0, n - j < SIDE ? n - j : SIDE, d, 1, db + j * stride, stride);
