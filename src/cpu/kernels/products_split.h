@@ -28,6 +28,7 @@
 enum {
     PARTS = 3,
     SPLIT_STEPS = KC / PAIR_STEP,
+    NEAR_STEPS = 4,
     SPLIT_TILE = 16 * PAIR_STEP,                   /* numbers of a tile of bf16 */
     SPLIT_GROUP = SPLIT_STEPS * PARTS * SPLIT_TILE /* of 16 columns */
 };
@@ -199,22 +200,27 @@ static inline __attribute__((always_inline)) void multiply_steps(int upper, int 
         dot_ab(upper, PART_A(0), PART_B(0));
 }
 
-/* Columns first .. first + n - 1, in whole groups as in tile_logits, or 16 at the end. */
+/* Columns first .. first + n - 1, in whole groups as in tile_logits, or 16 at the end; by a few steps at a time, whose
+ * parts of the panel fit into half of L1. */
 static void multiply_parts(int n, int k, const void *tile, int first, const void *panel, int64_t d0,
                            struct skl_soon soon, int add, float *y)
 {
     const uint16_t *columns = (const uint16_t *)((const char *)tile + TILE_HEAD);
     const uint16_t *rows = (const uint16_t *)((const char *)panel + PANEL_HEAD) + d0 * NR * PARTS;
-    int end = first + n, from = first / SIDE * SIDE, steps = whole_steps(k) / PAIR_STEP;
-    int lines = lines_each(&soon, (end - from + SIDE - 1) / SIDE * steps);
-    for (int j = from; j < end; j += SIDE) {
-        int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
-        zero_c();
-        if (hi - j <= 16)
-            multiply_steps(1, steps, columns + j / 16 * SPLIT_GROUP, rows, &soon, lines);
-        else
-            multiply_steps(0, steps, columns + j / 16 * SPLIT_GROUP, rows, &soon, lines);
-        put_tiles(lo - j, hi - lo, NR, add, y + (lo - first) * NR, NR);
+    int end = first + n, from = first / SIDE * SIDE, all = whole_steps(k) / PAIR_STEP;
+    int lines = lines_each(&soon, (end - from + SIDE - 1) / SIDE * all);
+    for (int s = 0; s < all; s += NEAR_STEPS, rows += NEAR_STEPS * PARTS * PAIR_STEP * NR) {
+        int steps = all - s < NEAR_STEPS ? all - s : NEAR_STEPS;
+        for (int j = from; j < end; j += SIDE) {
+            const uint16_t *A = columns + j / 16 * SPLIT_GROUP + s * PARTS * SPLIT_TILE;
+            int lo = j < first ? first : j, hi = j + SIDE < end ? j + SIDE : end;
+            zero_c();
+            if (hi - j <= 16)
+                multiply_steps(1, steps, A, rows, &soon, lines);
+            else
+                multiply_steps(0, steps, A, rows, &soon, lines);
+            put_tiles(lo - j, hi - lo, NR, add || s, y + (lo - first) * NR, NR);
+        }
     }
 }
 
