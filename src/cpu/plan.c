@@ -27,15 +27,14 @@ enum {
     ALONE_WORK =
         1 << 27,     /* ... of at most so many multiply-adds, some 3 ms: a thread takes a group and does it alone */
     ALONE_SHARE = 4, /* longer ones, where a thread has that many of the longest: none waits long for the last */
-    THREAD_WORK = 1 << 20,  /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
-    DA_ENTRIES = 192,       /* entries of da that a task takes, about, */
-    DA_ENTRIES_PARTS = 256, /* or where each task takes dz apart for itself, */
-    DA_ENTRIES_LEAST = 96,  /* or where there are more threads */
-    TOPK_TILES = 20,        /* of a chunk at least where lists are made, */
-    TOPK_COLUMNS = 8,       /* and so many columns for each entry of a list: a chunk keeps as many and more */
-    TOPK_SPARE = 64,        /* picks that a row keeps beyond its list before it drops any, or as many again */
-    SLAB_TILES = 32,        /* when recomputing: 6144 columns of logits at a time */
-    ADDITIONS = 4096, /* most blocks whose parts are added to one gradient of b in f32, unless they are large: each
+    THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
+    DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
+    DA_ENTRIES_LEAST = 96, /* or where there are more threads */
+    TOPK_TILES = 20,       /* of a chunk at least where lists are made, */
+    TOPK_COLUMNS = 8,      /* and so many columns for each entry of a list: a chunk keeps as many and more */
+    TOPK_SPARE = 64,       /* picks that a row keeps beyond its list before it drops any, or as many again */
+    SLAB_TILES = 32,       /* when recomputing: 6144 columns of logits at a time */
+    ADDITIONS = 4096,      /* most blocks whose parts are added to one gradient of b in f32, unless they are large: each
                             * addition rounds, and the roundings of 20000 pass the bound of a gradient now and then */
     KEPT_HEADS = 128 << 20, /* most bytes of a call that keeps something of single heads */
     LARGE_SHARE = 8         /* by default, one part in so many of a large vocabulary's matrices may be kept */
@@ -99,11 +98,12 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* How da is cut into tasks where dim is long: no sum depends on it, so that it may follow the threads. Parts of dim
- * first, down to DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. */
+ * first, down to DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. Every task reads all
+ * of dz: tile units, which are done before it comes from memory, take as many entries as a tile of columns has. */
 static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t dim = most(w->side[0].grad_a.data ? w->side[0].dim : 0, w->side[1].grad_a.data ? w->side[1].dim : 0);
-    int64_t aim = plan->products[1]->part ? DA_ENTRIES_PARTS : DA_ENTRIES;
+    int64_t aim = plan->products[1]->enter ? plan->products[1]->kc : DA_ENTRIES;
     int64_t usual = most((dim + aim - 1) / aim, 2), finest = most(dim / DA_ENTRIES_LEAST, usual);
     double best = 0;
     for (int64_t rows = 1; rows <= most(plan->panels / 4, 1); rows *= 2)
