@@ -12,8 +12,7 @@
 
 #include <float.h>
 
-/* --------------------------------------------------------------------------------------------- product by product
- * --- */
+/* -------------------------------------------------------------------------------------------- product by product --- */
 
 enum { ROWS = 32, DIM_MAX = 1100 };
 
@@ -175,8 +174,7 @@ static void odd_ones(const struct skl_kernels *stand_in, const struct skl_kernel
             }
 }
 
-/* --------------------------------------------------------------------------------------------------- who takes it
- * --- */
+/* -------------------------------------------------------------------------------------------------- who takes it --- */
 
 static struct skl_tensor nowhere(int dtype, int linear, int k, int64_t n, int64_t dim)
 {
@@ -238,8 +236,7 @@ static void who_takes_it(void)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------ whole calls
- * --- */
+/* --------------------------------------------------------------------------------------------------- whole calls --- */
 
 /* Values and LSEs of a call, and the row's losses, bit by bit. */
 static void run(struct kit_fixture *f, int split, int threads, float *rows)

@@ -11,8 +11,7 @@
 
 #include <float.h>
 
-/* --------------------------------------------------------------------------------------------- product by product
- * --- */
+/* -------------------------------------------------------------------------------------------- product by product --- */
 
 enum { ROWS = 64, PANELS = 2, DIM_MAX = 600 };
 
@@ -164,8 +163,7 @@ static void products(const struct skl_kernels *real, const struct skl_kernels *s
         printf("skipped: no AMX here, or no permission: the stand-in was compared with nothing but double precision\n");
 }
 
-/* ------------------------------------------------------------------------------------------- other people's tiles
- * --- */
+/* ------------------------------------------------------------------------------------------ other people's tiles --- */
 
 static const struct tile_user *user;
 static int found_in_callback[3];
@@ -213,8 +211,7 @@ static void side_by_side(enum skl_isa isa)
     test_destroy(&f);
 }
 
-/* -------------------------------------------------------------------------------------------------------- promises
- * --- */
+/* ------------------------------------------------------------------------------------------------------ promises --- */
 
 /* The same bits for any number of threads, and with dz rounded an error of no more than that. */
 static void threads_and_rounding(enum skl_isa isa)

@@ -98,8 +98,7 @@ static inline vf load_entries(const float *line, int64_t d, int64_t end)
     return vload(edge);
 }
 
-/* --------------------------------------------------------------------------------------------------------- packs
- * --- */
+/* --------------------------------------------------------------------------------------------------------- packs --- */
 
 static int64_t split_panel_bytes(int64_t dim)
 {
@@ -177,8 +176,7 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
     add_listed_columns(n, at, x, (struct skl_columns){.at = tile->b, .ld = tile->stride}, dim, sum);
 }
 
-/* ------------------------------------------------------------------------------------------------------ products
- * --- */
+/* ------------------------------------------------------------------------------------------------------ products --- */
 
 /* C += b a^T of one group of columns: the small products of all steps, then the large ones. */
 static inline __attribute__((always_inline)) void multiply_steps(int upper, int steps, const uint16_t *columns,
