@@ -86,11 +86,11 @@ static void multiply(const struct skl_products *p, const struct operands *o, str
         struct skl_columns columns = p->columns_back(o->n, o->dim, b, SKL_F32, o->dim, o->clean, pack);
         p->grad_rows(8 * strips, o->dim, o->live[panel] + first / 8, columns, first, o->dz[panel][first],
                      (struct skl_soon){0}, panel, m->da[panel][0]);
-        if (p->part)
-            p->part(first, first + 8 * strips, o->dz[panel][0], parts + panel * p->parts_bytes);
+        if (p->parts_of_dz)
+            p->parts_of_dz(first, first + 8 * strips, o->dz[panel][0], parts + panel * p->parts_bytes);
     }
     for (int d0 = 0; d0 < o->dim; d0 += NR)
-        p->grad_columns(o->n, PANELS, o->live[0], p->part ? (const float *)(const void *)parts : dz, block, ROWS, d0,
+        p->grad_columns(o->n, PANELS, o->live[0], p->parts_of_dz ? (const void *)parts : dz, block, ROWS, d0,
                         (struct skl_soon){0}, o->dim - d0 < NR ? o->dim - d0 : NR, m->db[0] + d0, DIM_MAX);
     if (p->leave)
         p->leave(&callers);
@@ -272,6 +272,58 @@ static void odd_ones(const struct skl_kernels *stand_in, const struct skl_kernel
         }
 }
 
+/* What is not finite counts as 0, and has the bits of 0. */
+static void not_finite(const struct skl_kernels *stand_in)
+{
+    static struct made of_0, of_nan;
+    for (int k = 0; k < COUNT(shapes); k++)
+        for (int of_b = 0; of_b < 2; of_b++) {
+            struct operands o = draw(shapes[k][0], shapes[k][1], shapes[k][2], 0x1p-10);
+            o.clean = 1;
+            float *x = of_b ? (float *)o.b.data + odd_column(&o) * o.dim + ODD_ENTRY
+                            : (float *)o.a.data + (NR + ODD_ROW) * o.dim + ODD_ENTRY;
+            *x = 0;
+            multiply(stand_in->split, &o, &of_0);
+            *x = of_b ? NAN : -INFINITY;
+            multiply(stand_in->split, &o, &of_nan);
+            test_context("n %d, dim %d, %s", o.n, o.dim, of_b ? "b" : "a");
+            CHECK(!count_different(&of_0, &of_nan), "%g is not 0", (double)*x);
+            drop(&o);
+        }
+}
+
+/* The largest numbers that are taken apart, and the smallest that are not, in as many rows as a block can have. */
+static void largest_sums(const struct skl_kernels *stand_in)
+{
+    enum { ALL = 16384 / NR, COLUMNS = 32 };
+    const struct skl_products *p = stand_in->split;
+    static const float sizes[][2] = {{0x1p20f, 0x1p34f}, {0x1p24f, 0x1p34f}, {0x1p20f, 0x1p40f}};
+    for (int k = 0; k < COUNT(sizes); k++) {
+        char *block = room(p->block_bytes(NR, ALL * NR)), *parts = room(ALL * p->parts_bytes);
+        float dz[SKL_BK * NR], line[NR], db[COLUMNS][NR] = {{0}};
+        unsigned char *live = calloc(ALL, SKL_STRIPS_MAX);
+        const void *lines[NR];
+        struct skl_unit_state callers;
+        struct skl_float_mode mode = skl_enter_float_mode();
+        for (int i = 0; i < NR; i++) line[i] = sizes[k][1], lines[i] = line;
+        for (int i = 0; i < COLUMNS * NR; i++) dz[i] = sizes[k][0];
+        p->enter(&callers);
+        for (int panel = 0; panel < ALL; panel++) {
+            memset(live + panel * SKL_STRIPS_MAX, 1, COLUMNS / 8);
+            p->pack_block_panel(NR, lines, panel * NR, ALL * NR, block);
+            p->parts_of_dz(0, COLUMNS, dz, parts + panel * p->parts_bytes);
+        }
+        p->grad_columns(COLUMNS, ALL, live, parts, block, ALL * NR, 0, (struct skl_soon){0}, NR, db[0], NR);
+        p->leave(&callers);
+        skl_leave_float_mode(mode);
+        double sum = 16384 * (double)sizes[k][0] * (double)sizes[k][1];
+        for (int i = 0; i < COLUMNS * NR; i++)
+            CHECK(fabs((double)db[i / NR][i % NR] - sum) <= 0x1p-14 * sum, "%g instead of %g",
+                  (double)db[i / NR][i % NR], sum);
+        free(block), free(parts), free(live);
+    }
+}
+
 /* skip_below adds rows as they lie. */
 static void lists(const struct skl_kernels *stand_in)
 {
@@ -305,6 +357,8 @@ int main(void)
     const struct skl_kernels *real = best != stand_in ? best : NULL;
     accuracy(stand_in, real);
     odd_ones(stand_in, real);
+    not_finite(stand_in);
+    largest_sums(stand_in);
     lists(stand_in);
     return test_end();
 }

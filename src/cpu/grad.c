@@ -160,20 +160,20 @@ static float *sums_of_tile(const struct skl_worker *w, const struct skl_block *b
 }
 
 /* dz as the product for db reads it: itself, or its parts. */
-static const float *dz_for_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
-                                   const float *dz)
+static const void *dz_for_columns(const struct skl_worker *w, const struct skl_block *block, int64_t tile, int side,
+                                  const float *dz)
 {
     const struct skl_run *run = w->run;
     const struct skl_kernels *k = run->plan.kernels;
     const struct skl_products *products = run->plan.products[side];
-    if (!products->part)
+    if (!products->parts_of_dz)
         return dz;
     for (int panel = 0, j0, j1; panel < skl_panels_in_use(run, block); panel++) {
         skl_tile_range(run, block, panel, tile, &j0, &j1);
-        products->part(j0, (j1 + k->mr - 1) / k->mr * k->mr, dz + panel * SKL_BK * k->nr,
-                       w->scratch.parts + panel * products->parts_bytes);
+        products->parts_of_dz(j0, (j1 + k->mr - 1) / k->mr * k->mr, dz + panel * SKL_BK * k->nr,
+                              w->scratch.parts + panel * products->parts_bytes);
     }
-    return (const float *)(const void *)w->scratch.parts;
+    return w->scratch.parts;
 }
 
 /* Step i of dim of db[j] += sum_i dz[i,j] a[i]. */

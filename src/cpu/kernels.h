@@ -164,9 +164,9 @@ struct skl_products {
     /* The columns first .. last - 1 of a panel's tile of dz, in place, as the two gradient products read them. NULL: in
      * f32 as they are. */
     void (*split)(int first, int last, float *dz);
-    /* ... and for grad_columns() alone, which then finds its dz here: parts_bytes for each panel, one after the other,
-     * made of dz, which stays. NULL: grad_columns() reads dz. */
-    void (*part)(int first, int last, const float *dz, void *parts);
+    /* ... and for grad_columns() alone, whose 'dz' then are these parts: parts_bytes for each panel, one after the other,
+     * made of dz, which stays. NULL: it reads dz itself, [SKL_BK][nr] for each panel. */
+    void (*parts_of_dz)(int first, int last, const float *dz, void *parts);
     int64_t parts_bytes;
 
     /* The products on the columns first .. first + n - 1 of a tile, and on k or d entries of dim, from d0 on.
@@ -177,7 +177,7 @@ struct skl_products {
                    struct skl_soon soon, int add, float *y);
     void (*grad_rows)(int n, int d, const unsigned char *live, struct skl_columns columns, int first, const float *dz,
                       struct skl_soon soon, int add, float *da);
-    void (*grad_columns)(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
+    void (*grad_columns)(int n, int panels, const unsigned char *live, const void *dz, const void *block, int rows,
                          int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride);
 
     /* logits() and push_kl() in one, of n columns for some panels one after the other, n and 'first' whole strips of

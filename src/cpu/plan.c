@@ -99,7 +99,8 @@ static size_t count_bytes(const struct skl_work *w, struct skl_plan *plan)
 
 /* How da is cut into tasks where dim is long: no sum depends on it, so that it may follow the threads. Parts of dim
  * first, down to DA_ENTRIES_LEAST entries, since each part of the rows packs the columns for itself. Every task reads all
- * of dz: tile units, which are done before it comes from memory, take as many entries as a tile of columns has. */
+ * of dz, from memory; a tile unit multiplies 192 entries faster than dz arrives, so that its tasks have as many entries as
+ * a tile of columns. */
 static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t dim = most(w->side[0].grad_a.data ? w->side[0].dim : 0, w->side[1].grad_a.data ? w->side[1].dim : 0);

@@ -213,9 +213,10 @@ static inline __attribute__((always_inline)) void add_strip(vf c[MR][NV], int n,
 }
 
 /* live[panel][strip]: the panels in which a strip takes part. d <= NR entries of dim. */
-static void grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block,
+static void grad_columns(int n, int panels, const unsigned char *live, const void *tiles, const void *block,
                          int block_rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
+    const float *dz = tiles;
     const float *rows = (const float *)block + d0 * block_rows;
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {

@@ -110,11 +110,11 @@ static void dot_grad_rows(int n, int d, const unsigned char *live, struct skl_co
     }
 }
 
-static void dot_grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block, int rows,
-                             int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
+static void dot_grad_columns(int n, int panels, const unsigned char *live, const void *tiles, const void *block,
+                             int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
     enum { PAIRS = NR / 2, LINE = 2 * NR }; /* a line of dz has the room of NR f32 numbers */
-    const uint16_t *a = (const uint16_t *)block + block_place(d0, 0, rows);
+    const uint16_t *dz = tiles, *a = (const uint16_t *)block + block_place(d0, 0, rows);
     int lines = lines_each(&soon, (n + MR - 1) / MR * panels);
     for (int j = 0; j < n; j += MR) {
         int strip = j / MR, any = 0;
@@ -122,7 +122,7 @@ static void dot_grad_columns(int n, int panels, const unsigned char *live, const
         ask_c(db + (j + MR) * stride, stride, n - j - MR);
         clear_c(c);
         for (int panel = 0; panel < panels; panel++) {
-            const uint16_t *A = (const uint16_t *)(const void *)(dz + (panel * SKL_BK + j) * NR);
+            const uint16_t *A = dz + (panel * SKL_BK + j) * LINE;
             const uint16_t *b = a + panel * PAIRS * LINE;
             ask(&soon, lines);
             if (!live[panel * SKL_STRIPS_MAX + strip])

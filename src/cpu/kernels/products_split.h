@@ -8,7 +8,7 @@
  *
  *     y = b a^T ~ (b0 a2 + b0 a1 + b1 a1 + b1 a0 + b2 a0) + b0 a0       y [columns][rows], C as in products_tiles.h
  *
- * over KC entries of dim the five small ones first, so that C rounds at its full size once for 32 entries. Some 2^-24
+ * over 128 entries of dim the five small ones first, so that C rounds at its full size once for 32 entries. Some 2^-24
  * |a b| of a product is left out at most (|x1| <= 2^-8 |x|, |x2| <= 2^-17 |x|), 2^-27.4 in the root mean square of
  * random mantissas; the sums round as those of products_tiles.h: together no more than a chain of KC FMAs.
  *
@@ -28,7 +28,7 @@
 enum {
     PARTS = 3,
     SPLIT_STEPS = KC / PAIR_STEP,
-    NEAR_STEPS = 4,
+    NEAR_STEPS = 4,                                /* whose parts of a panel fit into half of L1 */
     SPLIT_TILE = 16 * PAIR_STEP,                   /* numbers of a tile of bf16 */
     SPLIT_GROUP = SPLIT_STEPS * PARTS * SPLIT_TILE /* of 16 columns */
 };
@@ -88,6 +88,18 @@ static inline uint32_t lanes_above(vf x, float limit)
     return vbits(vnle(x, vset(limit)));
 }
 
+/* Bits of the lanes that are odd. */
+static inline uint32_t odd_lanes(const struct sizes *s)
+{
+    return s->beyond | (lanes_above(s->most, 0) & ~lanes_above(s->most, SPLIT_SMALL));
+}
+
+/* Are all lanes together? */
+static inline int odd_line(const struct sizes *s)
+{
+    return s->beyond || (lanes_above(s->most, 0) && !lanes_above(s->most, SPLIT_SMALL));
+}
+
 /* VL entries of a line from d on, zeros behind its end. */
 static inline vf load_entries(const float *line, int64_t d, int64_t end)
 {
@@ -124,10 +136,10 @@ static void split_pack_panel(int64_t dim, const void *const *lines, float sign, 
             }
             UNROLLED for (int e = 0; e < VL; e++) store_parts(x[0][e], x[1][e], to + e * NR, VL * NR);
         }
-        uint32_t there = s.beyond | lanes_above(s.most, 0), large = lanes_above(s.most, SPLIT_SMALL);
+        uint32_t there = s.beyond | lanes_above(s.most, 0), odd = odd_lanes(&s);
         for (int k = 0; k < VL; k++) {
             head->row[i + k] = there >> k & 1 ? lines[i + k] : NULL;
-            head->odd[i + k] = (s.beyond | (there & ~large)) >> k & 1;
+            head->odd[i + k] = odd >> k & 1;
             head->some |= head->odd[i + k];
         }
     }
@@ -149,7 +161,7 @@ static int pack_column(int k, const float *line, uint32_t *to)
         look_at(y, SPLIT_LARGE, &s);
         store_parts(x, y, to, SPLIT_TILE / 2);
     }
-    return s.beyond || (lanes_above(s.most, 0) && !lanes_above(s.most, SPLIT_SMALL));
+    return odd_line(&s);
 }
 
 /* Columns up to a whole group are 0. */
@@ -178,7 +190,8 @@ static void split_listed_columns(int n, const uint16_t *at, const float *x, stru
 
 /* ------------------------------------------------------------------------------------------------------ products --- */
 
-/* C += b a^T of one group of columns: the small products of all steps, then the large ones. */
+/* C += b a^T of one group of columns: the small products of all steps, then the large ones. PART_A and PART_B are where
+ * a part begins and how far its lines are apart: several arguments each. */
 static inline __attribute__((always_inline)) void multiply_steps(int upper, int steps, const uint16_t *columns,
                                                                  const uint16_t *rows, struct skl_soon *soon, int lines)
 {
@@ -300,7 +313,7 @@ static const struct skl_products split_products = {
     .pack_block_panel = split_pack_block_panel,
     .columns = split_columns,
     .columns_back = split_columns_back,
-    .part = split_part,
+    .parts_of_dz = split_parts_of_dz,
     .logits = split_logits,
     .grad_rows = split_grad_rows,
     .grad_columns = split_grad_columns,

@@ -14,15 +14,23 @@
  *     parts      [SKL_BK / 32] pieces of A, of a panel's tile                         dz
  *     back       head, [SKL_BK / 32][KC / 32] pieces of A                             b^T
  *
- * 14 tile loads for 24 products, 512 cycles of loads' lines in L1 at the worst beside 384 of products. A sum rounds six
- * times for 32 terms, where FMAs round 32 times; what is left out of a product is as in the logits.
+ * 14 tile loads, of 16 lines each, for 24 products of 16 cycles. A sum rounds six times for 32 terms, where FMAs round 32
+ * times; what is left out of a product is as in the logits.
  *
  * dz is often tiny: its parts are those of 2^56 dz, and sums are multiplied by 2^-56 as they are added. What is odd is 0
- * in the parts, and FMAs add it afterwards: a column of dz in a panel, or a row of it in 32 columns, with a number that is
- * not finite or above 2^20, or with none above 2^-96 but some that is not 0; an entry of a in a panel, or of b in a tile,
- * by the limits of the logits. So an element of a gradient depends on its own row, column and entry alone.
+ * in the parts, and FMAs add it afterwards:
+ *
+ *     a column of dz in a panel, or a row of it in 32 columns    with a number that is not finite or above 2^20, or with
+ *                                                                none above 2^-96 but some that is not 0
+ *     an entry of a in a panel, or of b in a tile                with a number above 2^34, or with none above 2^-40 but
+ *                                                                some that is not 0
+ *
+ * Sums over the 16384 rows that a block has at most stay below 2^56 2^20 2^34 2^14 = 2^124. NaN and inf in a count as 0,
+ * as they do in b where it is cleaned (pack.h): columns that a row does not see give its da the same bits whether they
+ * are NaN or 0.
  */
 static const float DZ_SCALE = 0x1p56f, DZ_LARGE = 0x1p76f; /* 2^56 2^20; 2^56 2^-96 is SPLIT_SMALL */
+static const float ENTRY_LARGE = 0x1p34f;
 
 enum {
     PART = SIDE * PAIR_STEP / 2, /* pairs of a part of a piece */
@@ -30,12 +38,12 @@ enum {
     PIECES = SKL_BK / SIDE /* of a tile's columns */
 };
 
-/* Bits of the lanes that are odd. */
-static inline uint32_t odd_lanes(const struct sizes *s)
+static inline vf finite_or_0(vf x)
 {
-    return s->beyond | (lanes_above(s->most, 0) & ~lanes_above(s->most, SPLIT_SMALL));
+    return vselect_lt(vabs(x), vset(INFINITY), x, vset(0.0f));
 }
 
+/* PIECE_A and PIECE_B are where a part begins and how far its lines are apart: several arguments each. */
 static inline __attribute__((always_inline)) void multiply_pieces(int upper, const uint32_t *A, const uint32_t *B)
 {
 #define PIECE_A(p) A + (p)*PART, A + (p)*PART + PART / 2, 64
@@ -98,8 +106,8 @@ static void split_pack_block_panel(int64_t dim, const void *const *lines, int r,
             struct sizes s = {vset(0.0f), 0};
             vf x[NR];
             for (int i = 0; i < NR; i++) {
-                x[i] = load_entries(lines[i], d + half, dim);
-                look_at(x[i], SPLIT_LARGE, &s);
+                x[i] = finite_or_0(load_entries(lines[i], d + half, dim));
+                look_at(x[i], ENTRY_LARGE, &s);
                 there[i] |= lanes_above(vabs(x[i]), 0);
             }
             uint32_t odd = odd_lanes(&s);
@@ -119,7 +127,7 @@ struct split_dz {
 };
 
 /* Columns beside first .. last - 1 become 0 as far as their pieces reach. */
-static void split_part(int first, int last, const float *dz, void *parts)
+static void split_parts_of_dz(int first, int last, const float *dz, void *parts)
 {
     struct split_dz *to = parts;
     to->dz = dz;
@@ -132,7 +140,7 @@ static void split_part(int first, int last, const float *dz, void *parts)
             look_at(x, DZ_LARGE, &s);
             look_at(y, DZ_LARGE, &s);
         }
-        to->odd[j] = s.beyond || (lanes_above(s.most, 0) && !lanes_above(s.most, SPLIT_SMALL));
+        to->odd[j] = (unsigned char)odd_line(&s);
         if (__builtin_expect(to->odd[j], 0))
             x = y = vset(0.0f), to->some[j / SIDE] = 1;
         store_parts(x, y, to->A[j / SIDE] + j % SIDE * VL, PART);
@@ -140,48 +148,52 @@ static void split_part(int first, int last, const float *dz, void *parts)
 }
 
 /* What odd columns of a piece, and odd entries, add to db by FMAs. */
-static __attribute__((noinline)) void add_odd_columns(int n, const unsigned char *live, const struct split_dz *dz,
-                                                      int j, const struct split_rows *rows, uint32_t odd_entries,
-                                                      int64_t d0, int d, float *db, int64_t stride)
+static void add_odd_columns(int n, const unsigned char *live, const struct split_dz *dz, int j,
+                            const struct split_rows *rows, uint32_t odd_entries, int64_t d0, int d, float *db,
+                            int64_t stride)
 {
     static const float zeros[NR];
     float block[NR * NR], whole[SIDE * NR] = {0};
     for (int i = 0; i < NR; i++) pack_block_row(d, rows->row[i] ? rows->row[i] + d0 : zeros, i, NR, block);
     grad_columns(n, 1, live + j / MR, dz->dz + j * NR, block, NR, 0, (struct skl_soon){0}, NR, whole, NR);
     for (int c = 0; c < n; c++)
-        for (int e = 0; e < d; e++)
-            if (dz->odd[j + c] || odd_entries >> e & 1)
-                db[c * stride + e] += whole[c * NR + e];
+        for (uint32_t left = dz->odd[j + c] ? ~0u : odd_entries; left && __builtin_ctz(left) < d; left &= left - 1)
+            db[c * stride + __builtin_ctz(left)] += whole[c * NR + __builtin_ctz(left)];
 }
 
-static void split_grad_columns(int n, int panels, const unsigned char *live, const float *dz, const void *block,
+/* Odd columns or entries of all panels that have some, of the group from column j on. */
+static __attribute__((noinline)) void add_odd_panels(int n, int panels, const unsigned char *live,
+                                                     const struct split_dz *dz, int j, const void *block, int rows,
+                                                     int64_t d0, int d, float *db, int64_t stride)
+{
+    for (int panel = 0; panel < panels; panel++, dz++, live += SKL_STRIPS_MAX) {
+        uint32_t entries = block_piece(block, d0, panel, rows)->odd;
+        if (group_live(live, j, 0, SKL_BK) && (dz->some[j / SIDE] || entries))
+            add_odd_columns(n, live, dz, j, (const struct split_rows *)block + panel, entries, d0, d, db, stride);
+    }
+}
+
+static void split_grad_columns(int n, int panels, const unsigned char *live, const void *parts, const void *block,
                                int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)
 {
+    const struct split_dz *dz = parts;
     int lines = lines_each(&soon, (n + SIDE - 1) / SIDE * panels);
     for (int j = 0; j < n; j += SIDE) {
         int any = 0, odd = 0, columns = n - j < SIDE ? n - j : SIDE;
         for (int panel = 0; panel < panels; panel++) {
-            const struct split_dz *of_panel = (const struct split_dz *)(const void *)dz + panel;
             const struct split_piece *piece = block_piece(block, d0, panel, rows);
             ask(&soon, lines);
             if (!group_live(live + panel * SKL_STRIPS_MAX, j, 0, SKL_BK))
                 continue;
             if (!any)
                 zero_c();
-            any = 1, odd |= of_panel->some[j / SIDE] || piece->odd;
-            if (columns <= SIDE / 2)
-                multiply_pieces(1, of_panel->A[j / SIDE], piece->B);
-            else
-                multiply_pieces(0, of_panel->A[j / SIDE], piece->B);
+            any = 1, odd |= dz[panel].some[j / SIDE] || piece->odd;
+            multiply_pieces(columns <= SIDE / 2, dz[panel].A[j / SIDE], piece->B);
         }
         if (any)
             put_scaled(columns, d, 1, db + j * stride, stride);
-        for (int panel = 0; odd && panel < panels; panel++)
-            if (group_live(live + panel * SKL_STRIPS_MAX, j, 0, SKL_BK))
-                add_odd_columns(columns, live + panel * SKL_STRIPS_MAX,
-                                (const struct split_dz *)(const void *)dz + panel, j,
-                                (const struct split_rows *)block + panel, block_piece(block, d0, panel, rows)->odd, d0,
-                                d, db + j * stride, stride);
+        if (odd)
+            add_odd_panels(columns, panels, live, dz, j, block, rows, d0, d, db + j * stride, stride);
     }
 }
 
@@ -195,8 +207,7 @@ static void split_listed_rows(int n, const uint16_t *at, const float *x, const v
         float lanes[VL];
         for (int k = 0; k < n; k++) {
             const float *row = ((const struct split_rows *)block)[at[k] / NR].row[at[k] % NR];
-            vf a = row ? load_entries(row, e, dim) : vset(0.0f);
-            c = vfma(vset(x[k]), vselect_lt(vabs(a), vset(INFINITY), a, vset(0.0f)), c);
+            c = vfma(vset(x[k]), row ? finite_or_0(load_entries(row, e, dim)) : vset(0.0f), c);
         }
         vstore(lanes, c);
         for (int i = 0; i < VL && e + i < dim; i++) sum[e + i] += lanes[i];
@@ -226,7 +237,9 @@ static inline __attribute__((always_inline)) void load_square(const struct split
     UNROLLED for (int c = 0; c < VL; c++)
     {
         x[c] = j + c < b->n ? load_entries(b->b + (j + c) * b->stride, e, b->k) : vset(0.0f);
-        look_at(x[c], SPLIT_LARGE, s);
+        if (b->clean)
+            x[c] = finite_or_0(x[c]);
+        look_at(x[c], ENTRY_LARGE, s);
     }
     transpose_square(x);
 }
@@ -297,24 +310,32 @@ static inline uint32_t part_rows(int j, const struct split_range *r, uint32_t *B
     return odd;
 }
 
+/* to += x in the lanes of a panel's rows that have a bit. */
+static inline void add_to_rows(uint32_t rows, const float *x, float *to)
+{
+    for (int v = 0; v < NV; v++, x += VL, to += VL, rows >>= VL) {
+        vf was = vload(to);
+        vstore(to, vselect_bits(rows & 0xffff, was + vload(x), was));
+    }
+}
+
 /* What odd rows of the columns from j on, and odd entries, add to da by FMAs. 'live' is that of column 0. */
 static __attribute__((noinline)) void add_odd_rows(int j, int d, const unsigned char *live, const struct split_back *b,
                                                    const struct split_range *r, uint32_t odd_rows, float *da)
 {
     float strip[SKL_BK * MR], whole[MR * NR];
     int first = j < r->first ? r->first : j, end = j + SIDE < r->end ? j + SIDE : r->end;
+    int columns = (end < b->n ? end : b->n) - first;
     for (int i = 0; i < d; i += MR) {
         uint32_t odd_entries = b->odd[i / PAIR_STEP] >> i % PAIR_STEP;
         int entries = d - i < MR ? d - i : MR;
         if (!odd_rows && !(odd_entries & ((1u << MR) - 1)))
             continue;
-        pack_strips(b->n, entries, b->b + i, SKL_F32, b->stride, b->clean, strip);
-        grad_rows(end - first, MR, live + first / MR, (struct skl_columns){.at = strip, .ld = MR}, first,
+        pack_strips(columns, entries, b->b + first * b->stride + i, SKL_F32, b->stride, b->clean, strip);
+        grad_rows(end - first, MR, live + first / MR, (struct skl_columns){.at = strip, .ld = MR}, 0,
                   r->dz + (first - r->first) * NR, (struct skl_soon){0}, 0, whole);
         for (int e = 0; e < entries; e++)
-            for (int row = 0; row < NR; row++)
-                if (odd_rows >> row & 1 || odd_entries >> e & 1)
-                    da[(i + e) * NR + row] += whole[e * NR + row];
+            add_to_rows(odd_entries >> e & 1 ? ~0u : odd_rows, whole + e * NR, da + (i + e) * NR);
     }
 }
 
@@ -332,7 +353,7 @@ static void split_grad_rows(int n, int d, const unsigned char *live, struct skl_
         zero_c();
         for (int g = 0; g < groups; g++) {
             ask(&soon, lines);
-            multiply_pieces(0, back_piece(head, at[g], i), B[g]);
+            multiply_pieces(d - i <= SIDE / 2, back_piece(head, at[g], i), B[g]);
             if (!i && g + 1 < groups) /* while the unit multiplies */
                 some |= odd[g + 1] = part_rows(at[g + 1], &r, B[g + 1]);
         }

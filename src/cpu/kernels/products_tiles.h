@@ -251,51 +251,51 @@ static double tile_burst(long steps, float *sink)
     return 4.0 * 16384 * (double)steps;
 }
 
-#define TILE_PRODUCTS(name, parts)                                                                                    \
-    static void split_##name(int first, int last, float *dz)                                                          \
-    {                                                                                                                 \
-        split_lines(parts, first, last, dz);                                                                          \
-    }                                                                                                                 \
-    static void grad_rows_##name(int n, int d, const unsigned char *live, struct skl_columns tile, int first,         \
-                                 const float *dz, struct skl_soon soon, int add, float *da)                           \
-    {                                                                                                                 \
-        grad_rows_parts(parts, n, d, live, tile, first, dz, soon, add, da);                                           \
-    }                                                                                                                 \
-    static void grad_columns_##name(int n, int panels, const unsigned char *live, const float *dz, const void *block, \
-                                    int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)     \
-    {                                                                                                                 \
-        grad_columns_parts(parts, n, panels, live, dz, block, rows, d0, soon, d, db, stride);                         \
-    }                                                                                                                 \
-    static void tile_sweep_dz_##name(int n, int panels, const struct skl_factor side[2], int first, int want,         \
-                                     const struct skl_panel_factors *f, float *const y[2], float *dz,                 \
-                                     unsigned char *live)                                                             \
-    {                                                                                                                 \
-        tile_dz_parts(parts, n, panels, side, first, want, f, y, dz, live);                                           \
-    }                                                                                                                 \
-    static const struct skl_products name = {                                                                         \
-        .unit = "amx",                                                                                                \
-        .kc = PAIR_KC,                                                                                                \
-        .enter = tiles_enter,                                                                                         \
-        .leave = tiles_leave,                                                                                         \
-        .panel_bytes = pair_panel_bytes,                                                                              \
-        .block_bytes = pair_block_bytes,                                                                              \
-        .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,                                                          \
-        .pack_row = pair_pack_row,                                                                                    \
-        .pack_block_row = pair_pack_block_row,                                                                        \
-        .pack_dtype = SKL_BF16,                                                                                       \
-        .pack_panel = PAIR_PACK_PANEL,                                                                                \
-        .pack_block_panel = pair_pack_block_panel,                                                                    \
-        .columns = pair_columns,                                                                                      \
-        .columns_back = pair_columns_back,                                                                            \
-        .split = split_##name,                                                                                        \
-        .logits = tile_logits,                                                                                        \
-        .sweep_kl = tile_sweep_kl,                                                                                    \
-        .sweep_dz = tile_sweep_dz_##name,                                                                             \
-        .grad_rows = grad_rows_##name,                                                                                \
-        .grad_columns = grad_columns_##name,                                                                          \
-        .add_rows = pair_listed_rows,                                                                                 \
-        .add_columns = pair_listed_columns,                                                                           \
-        .burst = tile_burst,                                                                                          \
+#define TILE_PRODUCTS(name, parts)                                                                                   \
+    static void split_##name(int first, int last, float *dz)                                                         \
+    {                                                                                                                \
+        split_lines(parts, first, last, dz);                                                                         \
+    }                                                                                                                \
+    static void grad_rows_##name(int n, int d, const unsigned char *live, struct skl_columns tile, int first,        \
+                                 const float *dz, struct skl_soon soon, int add, float *da)                          \
+    {                                                                                                                \
+        grad_rows_parts(parts, n, d, live, tile, first, dz, soon, add, da);                                          \
+    }                                                                                                                \
+    static void grad_columns_##name(int n, int panels, const unsigned char *live, const void *dz, const void *block, \
+                                    int rows, int64_t d0, struct skl_soon soon, int d, float *db, int64_t stride)    \
+    {                                                                                                                \
+        grad_columns_parts(parts, n, panels, live, dz, block, rows, d0, soon, d, db, stride);                        \
+    }                                                                                                                \
+    static void tile_sweep_dz_##name(int n, int panels, const struct skl_factor side[2], int first, int want,        \
+                                     const struct skl_panel_factors *f, float *const y[2], float *dz,                \
+                                     unsigned char *live)                                                            \
+    {                                                                                                                \
+        tile_dz_parts(parts, n, panels, side, first, want, f, y, dz, live);                                          \
+    }                                                                                                                \
+    static const struct skl_products name = {                                                                        \
+        .unit = "amx",                                                                                               \
+        .kc = PAIR_KC,                                                                                               \
+        .enter = tiles_enter,                                                                                        \
+        .leave = tiles_leave,                                                                                        \
+        .panel_bytes = pair_panel_bytes,                                                                             \
+        .block_bytes = pair_block_bytes,                                                                             \
+        .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,                                                         \
+        .pack_row = pair_pack_row,                                                                                   \
+        .pack_block_row = pair_pack_block_row,                                                                       \
+        .pack_dtype = SKL_BF16,                                                                                      \
+        .pack_panel = PAIR_PACK_PANEL,                                                                               \
+        .pack_block_panel = pair_pack_block_panel,                                                                   \
+        .columns = pair_columns,                                                                                     \
+        .columns_back = pair_columns_back,                                                                           \
+        .split = split_##name,                                                                                       \
+        .logits = tile_logits,                                                                                       \
+        .sweep_kl = tile_sweep_kl,                                                                                   \
+        .sweep_dz = tile_sweep_dz_##name,                                                                            \
+        .grad_rows = grad_rows_##name,                                                                               \
+        .grad_columns = grad_columns_##name,                                                                         \
+        .add_rows = pair_listed_rows,                                                                                \
+        .add_columns = pair_listed_columns,                                                                          \
+        .burst = tile_burst,                                                                                         \
     };
 
 TILE_PRODUCTS(tile_products, 2)
