@@ -23,7 +23,7 @@ struct bench_result {
     double extra_bytes, max_rel_error; /* measured memory; worst error of the sampled rows */
 };
 
-/* What is measured when no case is described: *count of them. 'full' gives the table of docs/performance.md, which
+/* What is measured when no case is described: *count of them. 'full' gives the table of docs/measurements.md, which
  * takes minutes; otherwise smaller ones of the same kinds, within one. A CUDA device has cases of its own size. */
 const struct bench *bench_set(int full, int device, int *count);
 
