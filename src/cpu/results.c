@@ -75,26 +75,23 @@ static void complete_panel(const struct skl_run *run, const struct skl_block *bl
                                   : skl_empty_row();
 }
 
-/* The numbers that turn this row's logits into dz. Where a side has no mass, the row has no gradient: m
- * is +inf then, so that every exponential is 0. */
+/* The numbers that turn a row's logits into dz. Where a side has no mass, the row has no gradient: m is +inf then, so
+ * that every exponential is 0. 'slope' is that of the loss in a side's scores. */
 static void set_factors(const struct skl_run *run, struct skl_panel_factors *f, int i, const struct skl_row_result *r,
-                        double g)
+                        double g, const double slope[2])
 {
     const struct skl_work *w = run->work;
     int alone = w->form == SKL_FORM_NONE, massless = (r->lse[0] == -INFINITY && !alone) || r->lse[1] == -INFINITY;
     int q_alone = run->plan.keep == SKL_KEEP_EXP_Q && !(w->sink_grads & 1); /* whose dz needs no logarithm */
     int needs_gap = !massless && !alone && !q_alone;
     double gap = needs_gap ? log2(r->l[1]) - log2(r->l[0]) : 0;
-    g *= w->labels.kl_weight;
     for (int side = 0; side < 2; side++) {
         f->m[side][i] = massless ? INFINITY : (float)(r->m[side] / w->side[side].unit);
         f->prob[side][i] = massless ? 0 : (float)(1 / r->l[side]);
-        f->g[side][i] = massless ? 0 : (float)(g * w->side[side].chain * skl_slope(w->form, w->param, side));
+        f->g[side][i] = massless ? 0 : (float)(g * slope[side]);
         f->c[side][i] = massless ? 0 : (float)(skl_sweeps(w->form) == 2 ? r->c[side] : SKL_LOG2E * r->divergence - gap);
         f->power[side][i] = massless ? 0 : (float)skl_power(w->form, w->param, r->l[side]);
         f->own[side][i] = 0;
-        f->param[side] = (float)w->param[side];
-        f->unit[side] = run->unit[side];
     }
     f->gap[i] = (float)gap;
 }
@@ -111,19 +108,28 @@ static struct skl_row_result *result_of(const struct skl_run *run, const struct 
     return &block->result[panel * run->plan.kernels->nr + i];
 }
 
-/* What follows from the results of row i of the panel. */
-static void set_row(const struct skl_run *run, struct skl_block *block, int panel, int i)
+/* What follows from the results of the panel's rows. */
+static void set_rows(const struct skl_run *run, struct skl_block *block, int panel)
 {
     const struct skl_work *w = run->work;
-    int at = panel * run->plan.kernels->nr + i;
-    const struct skl_row_result *r = &block->result[at];
-    double g = skl_row_upstream(w, block, at);
-    if (w->grads || w->sink_grads || run->plan.second_sweep || run->second_sweep_only)
-        set_factors(run, &block->factors[panel], i, r, g);
-    if (block->labels)
-        skl_set_label_factors(run, block, panel, i, g, r);
-    if (block->lists)
-        skl_set_listed_factors(run, block, panel, i, g, r);
+    struct skl_panel_factors *f = &block->factors[panel];
+    int nr = run->plan.kernels->nr, first = panel * nr;
+    int factors = w->grads || w->sink_grads || run->plan.second_sweep || run->second_sweep_only;
+    double slope[2];
+    for (int side = 0; factors && side < 2; side++) {
+        f->param[side] = (float)w->param[side], f->unit[side] = run->unit[side];
+        slope[side] = w->labels.kl_weight * w->side[side].chain * skl_slope(w->form, w->param, side);
+    }
+    for (int i = 0; i < nr; i++) {
+        const struct skl_row_result *r = &block->result[first + i];
+        double g = skl_row_upstream(w, block, first + i);
+        if (factors)
+            set_factors(run, f, i, r, g, slope);
+        if (block->labels)
+            skl_set_label_factors(run, block, panel, i, g, r);
+        if (block->lists)
+            skl_set_listed_factors(run, block, panel, i, g, r);
+    }
 }
 
 /* Results that are complete leave: to the caller, and into the value. Its sum does not round, so that any thread may add
@@ -158,8 +164,8 @@ void skl_finish_panel(const struct skl_worker *w, struct skl_block *block, int p
         if (run->work->sinks)
             skl_finish_sink(run, block, panel, i, r);
         r->loss = skl_row_loss(run->work, r);
-        set_row(run, block, panel, i);
     }
+    set_rows(run, block, panel);
     if (!run->plan.second_sweep)
         put_rows(w, block, panel);
 }
@@ -173,8 +179,8 @@ void skl_finish_gathered(const struct skl_worker *w, struct skl_block *block, in
         if (panel * run->plan.kernels->nr + i < block->n)
             skl_finish_listed(run, block, panel, i, r);
         r->loss = skl_row_loss(run->work, r);
-        set_row(run, block, panel, i);
     }
+    set_rows(run, block, panel);
     if (run->plan.call != SKL_CALL_BACKWARD) /* whose results are saved ones */
         put_rows(w, block, panel);
 }
@@ -199,8 +205,8 @@ void skl_finish_second(const struct skl_worker *worker, struct skl_block *block,
             r->loss = skl_row_loss(w, r);
         }
         skl_finish_others(run, block, panel, i, r);
-        set_row(run, block, panel, i);
     }
+    set_rows(run, block, panel);
     put_rows(worker, block, panel);
 }
 
@@ -270,8 +276,8 @@ void skl_load_saved(const struct skl_run *run, struct skl_block *block, int pane
             if (skl_tempered(w))
                 r->l1[w->student] = saved_l1(w, at, r);
         }
-        set_row(run, block, panel, i);
     }
+    set_rows(run, block, panel);
 }
 
 /* What a skl_partial gives away, or a shard to the others. */
@@ -317,12 +323,14 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
 static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
 {
     const struct skl_work_side *s = &run->work->side[side];
+    size_t bytes = (size_t)(s->dim * skl_size_of(s->grad_b.dtype));
     for (int64_t i = first, n; i < last; i += n) { /* those of a head together */
         int64_t column = i % s->b_rows, head = i / s->b_rows % s->b_heads, batch = i / s->b_rows / s->b_heads;
         n = last - i < s->b_rows - column ? last - i : s->b_rows - column;
-        for (int64_t k = 0; k < n; k++)
-            memset(skl_operand_at(&s->grad_b, batch, head, column + k), 0,
-                   (size_t)(s->dim * skl_size_of(s->grad_b.dtype)));
+        if (s->grad_b.stride[2] == s->dim)
+            memset(skl_operand_at(&s->grad_b, batch, head, column), 0, (size_t)n * bytes);
+        else
+            for (int64_t k = 0; k < n; k++) memset(skl_operand_at(&s->grad_b, batch, head, column + k), 0, bytes);
     }
 }
 
