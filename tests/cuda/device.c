@@ -9,7 +9,7 @@ struct test_device test_device = {.processors = 4, .shared_memory = 99 << 10};
 
 /* ---------------------------------------------------------------------------------------------------- kernels --- */
 
-enum { MOST_UNITS = 32 };
+enum { MOST_UNITS = 64 };
 
 static struct unit {
     char name[32];
@@ -46,10 +46,12 @@ static struct unit *find_unit(const char *name)
         if (strcmp(units[i].name, name) == 0)
             return &units[i];
     char path[1024];
+    if (!CHECK(unit_count < MOST_UNITS, "there are more than %d units", MOST_UNITS))
+        return NULL;
     struct unit *u = &units[unit_count];
     snprintf(path, sizeof path, "%s/%s.ptx", ptx_dir(), name);
     u->text = read_text(path);
-    if (!u->text || unit_count == MOST_UNITS)
+    if (!u->text)
         return NULL;
     snprintf(u->name, sizeof u->name, "%s", name);
     u->module = emu_load(u->text, name);
