@@ -259,19 +259,20 @@ static void all_of(const struct skl_kernels *k, const char *name)
 struct use {
     const char *name;
     int beside, recompute, dz_beside;
-    int dtype, heads, grads, teacher_too, jsd;
+    int dtype, heads, threads, grads, teacher_too, jsd;
     double softcap, skip_below;
 };
 
 static const struct use uses[] = {
-    {"value", 1, 1, 0, SKL_BF16, 4, 0, 0, 0, 0, 0},
-    {"with gradients", 1, 1, 1, SKL_BF16, 4, 1, 0, 0, 0, 0},
-    {"one head", 1, 0, 0, SKL_BF16, 1, 1, 0, 0, 0, 0},
-    {"both sides' gradients", 1, 1, 0, SKL_BF16, 4, 1, 1, 0, 0, 0},
-    {"entries left out", 1, 1, 0, SKL_BF16, 4, 1, 0, 0, 0, 1e-6},
-    {"softcap", 0, 0, 0, SKL_BF16, 4, 1, 0, 0, 30, 0},
-    {"two sweeps", 0, 0, 0, SKL_BF16, 4, 1, 0, 1, 0, 0},
-    {"f32", 0, 0, 0, SKL_F32, 4, 1, 0, 0, 0, 0},
+    {"value", 1, 1, 0, SKL_BF16, 4, 2, 0, 0, 0, 0, 0},
+    {"with gradients", 1, 1, 1, SKL_BF16, 4, 2, 1, 0, 0, 0, 0},
+    {"one head", 1, 1, 1, SKL_BF16, 1, 2, 1, 0, 0, 0, 0},
+    {"one head, many threads", 1, 0, 0, SKL_BF16, 1, 64, 1, 0, 0, 0, 0},
+    {"both sides' gradients", 1, 1, 0, SKL_BF16, 4, 2, 1, 1, 0, 0, 0},
+    {"entries left out", 1, 1, 0, SKL_BF16, 4, 2, 1, 0, 0, 0, 1e-6},
+    {"softcap", 0, 0, 0, SKL_BF16, 4, 2, 1, 0, 0, 30, 0},
+    {"two sweeps", 0, 0, 0, SKL_BF16, 4, 2, 1, 0, 1, 0, 0},
+    {"f32", 0, 0, 0, SKL_F32, 4, 2, 1, 0, 0, 0, 0},
 };
 
 static struct skl_tensor nowhere(int dtype, int k, int64_t heads)
@@ -291,7 +292,8 @@ static void who_takes_it(void)
         struct skl_plan plan;
         double value;
         enum skl_call call = u->grads ? SKL_CALL_VALUE_AND_GRAD : SKL_CALL_VALUE;
-        p.isa = SKL_ISA_AMX, p.s.softcap = u->softcap, p.skip_below = u->skip_below, out.value = &value;
+        p.threads = u->threads, p.isa = SKL_ISA_AMX, p.s.softcap = u->softcap, p.skip_below = u->skip_below,
+        out.value = &value;
         p.divergence = u->jsd ? SKL_JSD : SKL_FORWARD_KL;
         if (u->grads)
             out.s.a = nowhere(SKL_F32, 4, u->heads), out.s.b = nowhere(SKL_F32, 5, u->heads);
@@ -306,6 +308,61 @@ static void who_takes_it(void)
     }
 }
 
+/* ------------------------------------------------------------------------------------------------ many threads --- */
+
+enum { HEADS = 2, ROWS = 600, COLUMNS = 2500, DIM = 40, OF_A = HEADS * ROWS * DIM, OF_B = HEADS * COLUMNS * DIM };
+
+struct made {
+    double value;
+    float da[2][OF_A], db[2][OF_B];
+};
+
+/* 'sides': gradients of the student's side, of the teacher's, or of both. */
+static void call_on(int threads, int sides, const struct skl_problem *problem, struct made *m, int *recompute)
+{
+    struct skl_problem p = *problem;
+    struct skl_outputs out = skl_no_outputs();
+    struct skl_grads *of[2] = {&out.s, &out.t};
+    struct skl_work w;
+    struct skl_plan plan;
+    memset(m, 0xff, sizeof *m);
+    p.threads = threads, out.value = &m->value;
+    for (int side = 0; side < 2; side++)
+        if (sides >> side & 1) {
+            of[side]->a = skl_heads(SKL_F32, m->da[side], 1, HEADS, ROWS, DIM);
+            of[side]->b = skl_heads(SKL_F32, m->db[side], 1, HEADS, COLUMNS, DIM);
+        }
+    CHECK_STATUS(skl_check(SKL_CALL_VALUE_AND_GRAD, &p, NULL, &out, NULL, &w), SKL_OK);
+    CHECK_STATUS(skl_make_plan(SKL_CALL_VALUE_AND_GRAD, &w, &plan), SKL_OK);
+    CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+    *recompute = plan.recompute;
+}
+
+/* Few threads make scores twice, many keep them and share panels and tiles. */
+static void many_threads(void)
+{
+    static uint16_t a[2][OF_A], b[2][OF_B];
+    static struct made few, many;
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < OF_A; i++) a[side][i] = number(NEAR, 0);
+        for (int i = 0; i < OF_B; i++) b[side][i] = number(NEAR, 0);
+    }
+    for (int masked = 0; masked < 3; masked++)
+        for (int sides = 1; sides < 4; sides++) {
+            struct skl_problem p = skl_attention(
+                skl_heads(SKL_BF16, a[0], 1, HEADS, ROWS, DIM), skl_heads(SKL_BF16, b[0], 1, HEADS, COLUMNS, DIM),
+                skl_heads(SKL_BF16, a[1], 1, HEADS, ROWS, DIM), skl_heads(SKL_BF16, b[1], 1, HEADS, COLUMNS, DIM));
+            int twice[2];
+            p.isa = SKL_ISA_AMX, p.causal = masked > 0, p.window_left = masked == 2 ? 700 : p.window_left;
+            call_on(1, sides, &p, &few, &twice[0]);
+            call_on(64, sides, &p, &many, &twice[1]);
+            test_context("gradients of %d, masked %d", sides, masked);
+            CHECK(twice[0] && !twice[1], "scores are made %s on one thread, %s on 64", twice[0] ? "twice" : "once",
+                  twice[1] ? "twice" : "once");
+            CHECK(!memcmp(&few, &many, sizeof few), "64 threads have other bits than one");
+        }
+}
+
 int main(void)
 {
     test_begin("test_beside");
@@ -313,7 +370,7 @@ int main(void)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         all_of(&skl_kernels_emulated_amx, "stand-in");
     if (skl_isa_available(SKL_ISA_AMX))
-        all_of(skl_kernels_for(SKL_ISA_AMX), "amx"), who_takes_it();
+        all_of(skl_kernels_for(SKL_ISA_AMX), "amx"), who_takes_it(), many_threads();
     skl_leave_float_mode(before);
     return test_end();
 }

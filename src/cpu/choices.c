@@ -10,7 +10,6 @@
 
 enum {
     CHUNK_TILES_MOST = 64, /* where each chunk has its own sum of da, as many again for so many tiles */
-    UNIT_STEP = 32,        /* columns that units beside the FMAs multiply at once */
     NARROW = 160,          /* tiles may be as narrow as this to make chunks equal; more would cost what it gains */
     SPLIT_ROWS = 512,      /* f32 operands in bf16 parts, at least so many rows ... */
     SPLIT_DIM = 1024, /* ... of such a dim: the least that was measured, and faster than FMAs (docs/performance.md) */
@@ -27,10 +26,16 @@ static int64_t common_multiple(int64_t a, int64_t b)
 }
 
 /* Each chunk begins without references, and its states are merged with others: the faster the products, the more that
- * weighs. */
+ * weighs, and the less the longer dim is. */
 int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan)
 {
-    return plan->beside ? 4 : 2;
+    return !plan->whole ? 1 : plan->beside ? 4 : 2;
+}
+
+/* Of a phase, where columns are not cut by tile. */
+static int64_t aimed_tasks(const struct skl_plan *plan)
+{
+    return plan->whole ? SKL_TASKS : SKL_TASKS_LONG;
 }
 
 /* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a
@@ -39,8 +44,9 @@ int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan)
 static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
 {
     if (!plan->by_tile)
-        return SKL_TASKS / (plan->own_columns ? least(plan->groups, SKL_BLOCKS) : SKL_BLOCKS);
-    return least(most(tiles / skl_least_tiles_of_chunk(plan), 1),
+        return aimed_tasks(plan) / (plan->own_columns ? least(plan->groups, SKL_BLOCKS) : SKL_BLOCKS);
+    int64_t least_tiles = skl_least_tiles_of_chunk(plan);
+    return least(most((tiles + least_tiles - 1) / least_tiles, 1),
                  SKL_CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1));
 }
 
@@ -48,10 +54,7 @@ static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
  * at once. Where that would make them narrow, chunks that are not. */
 static void choose_tiles(struct skl_plan *plan)
 {
-    const struct skl_products *products = plan->products[1], *split = plan->kernels->split;
-    int fma = products == plan->kernels->products[SKL_F32];
-    int64_t step = fma ? 1 : products == split ? UNIT_STEP / 2 : UNIT_STEP; /* split takes 16 columns for themselves */
-    int64_t strip = common_multiple(plan->kernels->mr, step);
+    int64_t strip = common_multiple(plan->kernels->mr, most(plan->products[1]->step, 1));
     int64_t columns = plan->queries ? plan->listed : plan->columns;
     int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
     int64_t even = (tiles + chunks - 1) / chunks * chunks, bk = round_up((columns + even - 1) / even, strip);
@@ -61,7 +64,7 @@ static void choose_tiles(struct skl_plan *plan)
     plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
     if (plan->in_place)
         skl_cut_in_place(plan), chunks = aimed_chunks(plan, plan->tiles);
-    plan->tasks = plan->by_tile ? chunks : SKL_TASKS;
+    plan->tasks = plan->by_tile ? chunks : aimed_tasks(plan);
 }
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal
@@ -191,7 +194,7 @@ static int choose_slice(const struct skl_work *w, const struct skl_plan *plan)
     int lists = plan->queries || w->listed.given || w->topk.k; /* which are gone through for each tile */
     if (!plan->one_panel || lists)
         return SKL_BK;
-    return f32 ? SKL_SLICE / plan->kernels->nr : products->sweep_kl ? UNIT_STEP : SKL_BK;
+    return f32 ? SKL_SLICE / plan->kernels->nr : products->sweep_kl ? products->step : SKL_BK;
 }
 
 /* Heads that must take turns because they add to the same gradient of b. */

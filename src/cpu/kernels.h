@@ -138,6 +138,7 @@ struct skl_unit_state {
 struct skl_products {
     const char *unit; /* which multipliers: "fma", "amx" ... */
     int kc;           /* most entries of dim in a tile of columns */
+    int step;         /* columns of a tile that are multiplied at once; 0: strips of mr */
 
     /* A thread before its first product and after its last one. NULL: the unit has no state of its own. */
     void (*enter)(struct skl_unit_state *callers);

@@ -21,7 +21,6 @@ enum {
     BLOCK_FAR = 256,
     BLOCK_MIN = 64,    /* with fewer rows, recomputing logits is better than keeping them */
     TASKS_LEAST = 16,  /* small problems get blocks of fewer rows until there are this many tasks */
-    FEW_TASKS = 8,     /* chunks of all groups: with no more of them, scores are not made twice for speed */
     TASKS_KEPT = 64,   /* blocks x tiles, unless there are threads for more */
     ALONE_GROUPS = 16, /* that many groups of segments, each ... */
     ALONE_WORK =
@@ -107,7 +106,7 @@ static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
     int64_t aim = plan->products[1]->enter ? plan->products[1]->kc : DA_ENTRIES;
     int64_t usual = most((dim + aim - 1) / aim, 2), finest = most(dim / DA_ENTRIES_LEAST, usual);
     double best = 0;
-    for (int64_t rows = 1; rows <= most(plan->panels / 4, 1); rows *= 2)
+    for (int64_t rows = 1; rows <= (plan->panels + 3) / 4; rows++)
         for (int64_t parts = usual; parts <= finest; parts++) {
             int64_t each = round_up((dim + parts - 1) / parts, plan->strip), panels = (plan->panels + rows - 1) / rows;
             int64_t turns = ((dim + each - 1) / each * rows + plan->threads - 1) / plan->threads;
@@ -122,8 +121,9 @@ static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
 static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
 {
     int bias = w->side[0].grad_bias.data || w->side[1].grad_bias.data;
-    return plan->one_panel && !plan->recompute && !plan->alone && !bias && !plan->queries && w->skip_below == 0 &&
-           !w->listed.given && !plan->details[0] && !plan->details[1] && !plan->others;
+    return plan->one_panel && (!plan->recompute || !w->grads) && !plan->alone && !bias && !plan->queries &&
+           !plan->picks && w->skip_below == 0 && !w->listed.given && !plan->details[0] && !plan->details[1] &&
+           !plan->others;
 }
 
 /* Is the k-th group's b the k-th part of all b? Then who works on it clears it, too. */
@@ -151,26 +151,58 @@ static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan)
     own.clears = clears_groups(w);
     own.thread_bytes += plan->block_bytes;
     own.bytes = all_bytes(&own);
-    if (own.bytes <= w->limit)
+    if (own.threads * own.block_bytes <= w->limit && (w->limit_is_default || own.bytes <= w->limit))
         *plan = own;
 }
 
+/* Scores that would be made twice for speed are kept where that leaves fewer tasks than threads: panels of a chunk, and
+ * tiles of db, can be different threads' then. The blocks, chunks and sums are the same. */
+static void keep_for_threads(const struct skl_work *w, struct skl_plan *plan, int threads)
+{
+    struct skl_plan kept = *plan;
+    if (!plan->recompute || !plan->beside || 4 * (int64_t)plan->blocks * plan->chunks >= 3 * threads)
+        return;
+    kept.recompute = kept.dz_beside = 0, kept.kept_tiles = plan->tiles;
+    while (count_bytes(w, &kept) > w->limit && kept.blocks > 1) kept.blocks /= 2;
+    if (kept.bytes <= w->limit && may_be_fine(w, &kept))
+        *plan = kept;
+}
+
+/* Into how many parts of the panels each chunk is cut: as few as give all threads as much to do, or 0 where chunks do. */
+static int choose_fine(const struct skl_plan *plan)
+{
+    int64_t chunks = plan->blocks * plan->chunks;
+    double best = 0;
+    int fine = 0;
+    for (int parts = 1; parts <= plan->panels && best < (parts == 2 ? 0.85 : 0.95); parts++) {
+        int64_t turns = (chunks * parts + plan->threads - 1) / plan->threads;
+        int64_t longest = turns * ((plan->panels + parts - 1) / parts);
+        double even = (double)(chunks * plan->panels) / (double)(longest * plan->threads);
+        if (even > best)
+            best = even, fine = parts > 1 ? parts : 0;
+    }
+    return fine;
+}
+
 /* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
- * threads as were asked for, still fit, and have enough to do to be worth waking. */
+ * threads as were asked for and have enough to do to be worth waking. What they have for themselves must fit, too, if
+ * the limit was given; otherwise it comes on top. */
 static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
-    size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
     double products = w->grads ? 4 : 2, dim = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) / 2;
     double elements = plan->gather ? (double)w->rows * (double)w->listed.k : skl_elements(w);
     double worth = products * elements * dim / THREAD_WORK;
-    int64_t threads = least(w->threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
-    plan->threads = worth < (double)threads ? (int)most((int64_t)worth, 1) : (int)threads;
+    int threads = worth < (double)w->threads ? (int)most((int64_t)worth, 1) : w->threads;
+    if (plan->by_tile)
+        keep_for_threads(w, plan, threads);
+    size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
+    plan->threads = w->limit_is_default ? threads
+                                        : (int)least(threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->bytes = all_bytes(plan);
     choose_own_groups(w, plan);
     plan->da_parts = plan->da_row_parts = 1;
-    if (plan->by_tile && (int64_t)plan->blocks * plan->chunks < plan->threads && may_be_fine(w, plan))
-        plan->fine = (int)least(plan->panels,
-                                (plan->threads + plan->blocks * plan->chunks - 1) / (plan->blocks * plan->chunks));
+    if ((plan->by_tile || !w->grads) && may_be_fine(w, plan))
+        plan->fine = choose_fine(plan);
     if ((w->side[0].grad_a.data || w->side[1].grad_a.data) && !plan->by_tile && !plan->gather)
         choose_da_tasks(w, plan);
 }
@@ -209,6 +241,22 @@ static void choose_alone(const struct skl_work *w, struct skl_plan *plan)
     plan->clears = plan->alone && clears_groups(w);
 }
 
+/* By tile: how many blocks at once, of 'from' or more, as few as give all threads as much to do. They are of different
+ * groups, and a wave takes one of each. */
+static int64_t even_blocks(const struct skl_plan *plan, int64_t groups, int64_t threads, int64_t from)
+{
+    double best = 0;
+    int64_t even = from;
+    for (int64_t blocks = from; blocks <= least(groups, SKL_BLOCKS) && best < 0.9; blocks++) {
+        int64_t whole = (blocks * plan->tasks + threads - 1) / threads, left = groups % blocks * plan->tasks;
+        int64_t turns = groups / blocks * whole + (left + threads - 1) / threads;
+        double share = (double)(groups * plan->tasks) / (double)(turns * threads);
+        if (share > best)
+            best = share, even = blocks;
+    }
+    return even;
+}
+
 static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
 {
     int64_t nr = plan->kernels->nr, groups = plan->groups, block = BLOCK,
@@ -234,7 +282,9 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     /* Kept logits should stay in the cache: no more blocks than give every thread something to do. Where segments
      * differ, that is more of the short ones. By tile, where that depends on the number of threads, no sum depends on
      * it. */
-    int64_t enough = plan->by_tile ? most((w->threads + plan->tasks - 1) / plan->tasks, 1) : 1;
+    int64_t enough = 1;
+    if (plan->by_tile)
+        enough = even_blocks(plan, most(plan->groups, 1), w->threads, most(TASKS_KEPT / seen, 1));
     plan->wave_tiles = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT, enough * seen) : SKL_BLOCKS * plan->tiles;
     int64_t blocks = w->sequences ? SKL_BLOCKS : least(SKL_BLOCKS, most(plan->wave_tiles / seen, 1));
     plan->blocks = (int)most(least(groups, blocks), 1);
@@ -268,10 +318,10 @@ static int keep_all(const struct skl_work *w, struct skl_plan *plan)
 }
 
 /* By tile on a unit that makes scores beside their exponentials, making them twice takes less time than fetching what was
- * kept, which does not fit a core's cache. Where that leaves few tasks, scores are kept: more threads can share them. */
+ * kept, which does not fit a core's cache. */
 static int prefers_recomputing(const struct skl_plan *plan)
 {
-    return plan->by_tile && plan->beside && plan->groups * plan->tasks > FEW_TASKS;
+    return plan->by_tile && plan->beside;
 }
 
 /* Half of a block's rows, or 0 where a block cannot have fewer. */

@@ -21,6 +21,7 @@ enum {
     SKL_BLOCK = 512,         /* most rows of a block */
     SKL_BLOCKS = 8,          /* most blocks at once ... */
     SKL_TASKS = 128,         /* ... and with their chunks, enough tasks for the threads of a large machine */
+    SKL_TASKS_LONG = 384,    /* where dim is long: as many for each of 64, 96, 128 or 192 threads */
     SKL_CHUNKS_BY_TILE = 16, /* chunks of a block, when each has its own sum of da */
     SKL_LISTED = 4           /* lists of entries are faster than dense products while at most one entry in 4 counts */
 };
@@ -97,7 +98,7 @@ struct skl_plan {
     size_t bytes;                   /* in all: the blocks, their descriptions, and private buffers of ... */
     int threads;                    /* ... as many threads as were asked for and fit the limit */
     int64_t da_parts, da_row_parts; /* by slabs: parts of dim and of the rows that tasks of da are, for these threads */
-    int fine; /* by tile, with fewer chunks than threads: so many parts of the panels, and db in a phase of its own; else 0 */
+    int fine; /* so many parts of the panels are tasks of a chunk, and db is a phase of its own; 0: a chunk is one task */
 };
 
 /* Whose gradient of b is summed: columns column .. column + columns - 1 of one matrix. columns 0: nobody's. */

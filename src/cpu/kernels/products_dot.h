@@ -138,6 +138,7 @@ static void dot_grad_columns(int n, int panels, const unsigned char *live, const
 static const struct skl_products dot_products_rounded = {
     .unit = DOT_UNIT,
     .kc = PAIR_KC,
+    .step = PAIR_STEP,
     .panel_bytes = pair_panel_bytes,
     .block_bytes = pair_block_bytes,
     .column_bytes = sizeof(uint16_t) * SKL_BK * PAIR_LD,

@@ -303,6 +303,7 @@ static void split_logits(int n, int k, struct skl_columns tile, int first, const
 static const struct skl_products split_products = {
     .unit = "amx-split",
     .kc = KC,
+    .step = SIDE / 2, /* 16 columns are multiplied by themselves at a tile's end */
     .enter = tiles_enter,
     .leave = tiles_leave,
     .panel_bytes = split_panel_bytes,

@@ -275,6 +275,7 @@ static double tile_burst(long steps, float *sink)
     static const struct skl_products name = {                                                                        \
         .unit = "amx",                                                                                               \
         .kc = PAIR_KC,                                                                                               \
+        .step = SIDE,                                                                                                \
         .enter = tiles_enter,                                                                                        \
         .leave = tiles_leave,                                                                                        \
         .panel_bytes = pair_panel_bytes,                                                                             \
