@@ -36,7 +36,8 @@ enum {
     ADDITIONS = 4096,      /* most blocks whose parts are added to one gradient of b in f32, unless they are large: each
                             * addition rounds, and the roundings of 20000 pass the bound of a gradient now and then */
     KEPT_HEADS = 128 << 20, /* most bytes of a call that keeps something of single heads */
-    LARGE_SHARE = 8         /* by default, one part in so many of a large vocabulary's matrices may be kept */
+    LARGE_SHARE = 8,        /* by default, one part in so many of a large vocabulary's matrices may be kept */
+    THREAD_ROOM = 2 << 20   /* ... and so many bytes come on top for each thread */
 };
 
 /* ------------------------------------------------------------------------------------------------- memory --- */
@@ -140,7 +141,7 @@ static int clears_groups(const struct skl_work *w)
 /* Where threads have groups enough, each works through groups of its own: what a block keeps is then read by the core
  * that wrote it, from L2 if the block sees few tiles, and nobody waits at ends of phases. By tile no sum depends on it:
  * a block is cut into the same chunks. */
-static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan)
+static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan, size_t limit)
 {
     double longest = (double)plan->rows * (double)plan->columns * (double)plan->group;
     struct skl_plan own = *plan;
@@ -151,7 +152,7 @@ static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan)
     own.clears = clears_groups(w);
     own.thread_bytes += plan->block_bytes;
     own.bytes = all_bytes(&own);
-    if (own.threads * own.block_bytes <= w->limit && (w->limit_is_default || own.bytes <= w->limit))
+    if (own.bytes <= limit)
         *plan = own;
 }
 
@@ -185,8 +186,7 @@ static int choose_fine(const struct skl_plan *plan)
 }
 
 /* The plan was made to fit with one thread, so that it and the results are the same for any number; now as many
- * threads as were asked for and have enough to do to be worth waking. What they have for themselves must fit, too, if
- * the limit was given; otherwise it comes on top. */
+ * threads as were asked for, still fit, and have enough to do to be worth waking. */
 static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
 {
     double products = w->grads ? 4 : 2, dim = (double)(skl_entries(&w->side[0]) + skl_entries(&w->side[1])) / 2;
@@ -195,11 +195,11 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
     int threads = worth < (double)w->threads ? (int)most((int64_t)worth, 1) : w->threads;
     if (plan->by_tile)
         keep_for_threads(w, plan, threads);
-    size_t room = w->limit > plan->bytes ? (w->limit - plan->bytes) / plan->thread_bytes : 0;
-    plan->threads = w->limit_is_default ? threads
-                                        : (int)least(threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
+    size_t limit = w->limit + (w->limit_is_default ? (size_t)threads * THREAD_ROOM : 0);
+    size_t room = limit > plan->bytes ? (limit - plan->bytes) / plan->thread_bytes : 0;
+    plan->threads = (int)least(threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
     plan->bytes = all_bytes(plan);
-    choose_own_groups(w, plan);
+    choose_own_groups(w, plan, limit);
     plan->da_parts = plan->da_row_parts = 1;
     if ((plan->by_tile || !w->grads) && may_be_fine(w, plan))
         plan->fine = choose_fine(plan);
