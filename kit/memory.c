@@ -1,20 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void no_memory(size_t bytes)
 {
-    fprintf(stderr, "cannot get %zu bytes of memory for the data\n", bytes);
+    fprintf(stderr, "cannot get %zu bytes of memory for the data: use smaller sizes\n", bytes);
     exit(1);
+}
+
+/* Memory that the system can give without killing anybody; all of it where it does not tell. */
+static size_t memory_left(void)
+{
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && !kib && fgets(line, sizeof line, f)) sscanf(line, "MemAvailable: %llu kB", &kib);
+    if (f)
+        fclose(f);
+    return kib ? (size_t)kib << 10 : SIZE_MAX;
 }
 
 /* At the begin of a cache line, as torch's tensors are: what is timed here is what they meet. */
 static struct kit_buffer heap_get(size_t size, size_t element, enum kit_place place)
 {
     (void)element, (void)place;
+    enum { LARGE = 256 << 20 };
+    if (size > LARGE && size > memory_left())
+        no_memory(size);
     struct kit_buffer b = {aligned_alloc(64, size / 64 * 64 + 64), NULL, size, size};
     if (!b.data)
         no_memory(size);

@@ -158,7 +158,9 @@ def flag(name: str, value: object) -> bool:
 
 
 def split(name: str, value: object) -> int:
-    return _c.SPLITS[None if value is None else flag(name, value)]
+    if value is not None and type(value).__name__ not in ("bool", "bool_"):  # in C, 1 is never
+        raise bad(name, value, "it must be True, False or None", TypeError)
+    return _c.SPLITS[None if value is None else bool(value)]
 
 
 def choice(name: str, value: object, choices: Tuple[str, ...]) -> str:

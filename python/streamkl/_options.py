@@ -306,7 +306,7 @@ def _hint(use: int, name: str) -> str:
         return f": {instead[key]}"
     for other in (_c.LINEAR, _c.ATTENTION, _c.LISTED):
         if other != use and (name in _TABLES[other] or name in _OF_CALLS[other]):
-            return f": only {NAMES[other]} has one"
+            return f": {NAMES[other]} has one"
     near = difflib.get_close_matches(name, [*_TABLES[use], *_OF_CALLS[use]], 1)
     return f": did you mean {near[0]}=?" if near else ""
 

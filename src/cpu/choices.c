@@ -98,9 +98,10 @@ static enum skl_status choose_kernels(const struct skl_work *w, struct skl_plan 
 {
     plan->kernels = skl_kernels_for(w->isa);
     if (!plan->kernels)
-        return skl_fail(SKL_UNSUPPORTED,
-                        "cannot use isa = %d (%s): this CPU, this build or STREAMKL_ISA does not allow it", (int)w->isa,
-                        skl_isa_name(w->isa));
+        return skl_fail(
+            SKL_UNSUPPORTED,
+            "cannot use isa = %s: this CPU, this build or STREAMKL_ISA does not allow it; the best one here is %s",
+            skl_isa_name(w->isa), skl_isa_name(skl_kernels_for(SKL_ISA_BEST)->isa));
     while (w->isa == SKL_ISA_BEST && plan->kernels->narrower && plan->rows <= plan->kernels->narrower->nr)
         plan->kernels = plan->kernels->narrower;
     if (skl_has_support(w) && !skl_nothing_to_do(w)) /* it looks at the lists */
