@@ -326,12 +326,10 @@ static void do_waves(struct skl_worker *w)
 static inline __attribute__((always_inline)) void ask_for_rows(const struct skl_operand *x, int64_t batch, int64_t head,
                                                                int64_t first, int64_t n, int64_t dim)
 {
-    const char *row = skl_operand_at(x, batch, head, first);
-    int64_t bytes = dim * skl_size_of(x->dtype), step = x->stride[2] * skl_size_of(x->dtype);
-    if (step == bytes)
-        bytes *= n, n = 1;
-    for (; n > 0; n--, row += step)
-        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    for (int64_t i = 0; i < n; i++) {
+        const char *row = skl_operand_at(x, batch, head, first + i);
+        for (int64_t byte = 0; byte < dim * skl_size_of(x->dtype); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    }
 }
 
 /* The next group's first segment into L2, where it is short: it is over before the processor sees a pattern in it, and
