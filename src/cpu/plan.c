@@ -156,12 +156,14 @@ static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan, s
         *plan = own;
 }
 
-/* Scores that would be made twice for speed are kept where that leaves fewer tasks than threads: panels of a chunk, and
- * tiles of db, can be different threads' then. The blocks, chunks and sums are the same. */
+/* Scores that the sweep and the gradient would each make for themselves, for speed, are kept where that leaves fewer tasks
+ * than threads: panels of a chunk, and tiles of db, can be different threads' then. Blocks, chunks and sums are the
+ * same. */
 static void keep_for_threads(const struct skl_work *w, struct skl_plan *plan, int threads)
 {
     struct skl_plan kept = *plan;
-    if (!plan->recompute || !plan->beside || 4 * (int64_t)plan->blocks * plan->chunks >= 3 * threads)
+    if (plan->call != SKL_CALL_VALUE_AND_GRAD || !plan->recompute || !plan->beside ||
+        4 * (int64_t)plan->blocks * plan->chunks >= 3 * threads)
         return;
     kept.recompute = kept.dz_beside = 0, kept.kept_tiles = plan->tiles;
     while (count_bytes(w, &kept) > w->limit && kept.blocks > 1) kept.blocks /= 2;
