@@ -196,7 +196,7 @@ static void draw_options(struct call *c)
     p->beta = rng_chance(r, 40) ? 0.5 : rng_chance(r, 70) ? rng_real(r, 0.02, 0.98) : RNG_PICK(r, 1e-3, 0.999, 1e-5);
     p->temperature = rng_chance(r, 60) || c->kind == KIND_LARGE ? 1 : RNG_PICK(r, 0.5, 2, 7, 0.9);
     p->skip_below = rng_chance(r, 12) ? RNG_PICK(r, 0x1p-24, 1e-4, 1e-2) : 0;
-    p->threads = (int32_t)rng_between(r, 1, 4);
+    p->threads = (int32_t)rng_between(r, 1, rng_between(r, 0, 9) ? 4 : 64);
     do p->isa = (int32_t)rng_between(r, SKL_ISA_BEST, SKL_ISA_NEONBF16);
     while (p->isa != SKL_ISA_BEST && !skl_isa_available((enum skl_isa)p->isa));
     for (int i = 0; i < 2; i++) {
