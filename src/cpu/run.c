@@ -14,7 +14,7 @@
  *         (a divergence of two sweeps: the second sweep and finish)
  *         (sinks: their dz                                                  block x panel)
  *         tiles     dz, db, da of the chunk                                 block x chunk
- *             or, with fewer chunks than threads (and the sweep is block x chunk x part of the panels):
+ *             or, where chunks are uneven for the threads (sweeps, of values too, are block x chunk x part of the panels):
  *             rows      dz, da of the chunk                                 block x chunk x part of the panels
  *             columns   db                                                  block x tile x step of dim
  *             or, where dim is long, by slabs of kept tiles:
