@@ -25,7 +25,7 @@ from listing import PREDICATES, SIZE, Block, Instruction
 
 DIVERGENT = 32
 LANE_BITS = 5
-NEVER_UNIFORM = {"LDSM", "HMMA", "ATOMG", "ATOMS", "LDL", "CALL"}
+NEVER_UNIFORM = {"LDSM", "HMMA", "ATOMG", "ATOMS", "LD", "LDL", "CALL"}  # LD may read what a lane has for itself
 ALL_LANES = 31
 COMMUTES = {"IMNMX", "VIMNMX", "FMNMX", "FADD", "IADD3", "IADD", "VIMNMX3", "FMNMX3"}  # in their first two operands
 CONSTANT = re.compile(r"-?0x[0-9a-f]+|-?\d+")
