@@ -21,6 +21,8 @@ enum { IGNORED = -7 };
 static const int tails[KIT_LISTED_KINDS] = {SKL_TAIL_BUCKET,  SKL_TAIL_RENORMALISE, SKL_TAIL_ZERO,
                                             SKL_TAIL_TEACHER, SKL_TAIL_BUCKET,      SKL_TAIL_RENORMALISE};
 
+enum { INPUTS = 8, OUTPUTS = 9 }; /* tensors of a call, at most */
+
 struct kit_listed {
     struct kit_listed_case c;
     struct skl_problem p;
@@ -28,7 +30,7 @@ struct kit_listed {
     struct skl_labels labels;
     float *weight, *rest, *out[5]; /* loss, da, db, dbias; [4]: what a backward needs */
     const struct kit_device *device;
-    void *there[16]; /* memory of the device, while a call runs */
+    void *there[INPUTS + OUTPUTS]; /* memory of the device, while a call runs */
     int there_count;
     int32_t *label;
     double value;
@@ -417,7 +419,7 @@ static enum skl_status run(struct kit_listed *f, enum kit_listed_way way)
                                            swept ? skl_vector(SKL_F32, f->out[4] + c->rows, c->rows) : none,
                                            c->labels ? skl_vector(SKL_F32, f->out[4] + 2 * c->rows, c->rows) : none,
                                            c->labels ? skl_vector(SKL_F32, f->out[4] + 3 * c->rows, c->rows) : none};
-    enum { OUTPUTS = sizeof out / sizeof *out };
+    _Static_assert(sizeof out / sizeof *out == OUTPUTS, "each has its place on a device");
     struct skl_tensor at[OUTPUTS];
     struct given g;
     enum skl_status status;
