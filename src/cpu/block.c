@@ -24,9 +24,9 @@ static int too_far(const struct skl_run *run, struct skl_block *block, struct sk
     if (!run->plan.keeps_seen)
         return 0;
     int64_t bk = block->bk, lo = range.lo / bk, hi = (range.hi + bk - 1) / bk;
-    int64_t first = block->n && block->first_column < lo ? block->first_column : lo;
-    int64_t last = block->n && block->last_column > hi ? block->last_column : hi;
-    if (block->n && last - first > run->plan.kept_tiles)
+    int64_t first = block->first_column < lo ? block->first_column : lo;
+    int64_t last = block->last_column > hi ? block->last_column : hi;
+    if (block->last_column && last - first > run->plan.kept_tiles)
         return 1;
     block->first_column = first, block->last_column = last; /* in tiles; skl_set_ranges counts them anew */
     return 0;
@@ -43,6 +43,7 @@ static int64_t collect(const struct skl_run *run, struct skl_block *block, const
     double weight = 0;
     int alike = skl_rows_alike(w);
     skl_row_index(w, skl_segment_row(w, s, next), at);
+    block->first_column = INT64_MAX, block->last_column = 0; /* no row has seen a tile */
     for (block->n = 0; next < end && block->n < run->plan.block_rows; next++, next_index(w, at)) {
         int64_t i = block->n;
         if (w->together > 1)

@@ -32,39 +32,50 @@ int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan)
     return !plan->whole ? 1 : plan->beside ? 4 : 2;
 }
 
-/* Of a phase, where columns are not cut by tile. */
-static int64_t aimed_tasks(const struct skl_plan *plan)
-{
-    return plan->whole ? SKL_TASKS : SKL_TASKS_LONG;
-}
-
 /* Into how many chunks a block's columns are to be cut. With a sum of da for each (64 KiB at 128 rows and dim 128) a
- * chunk has two tiles or more, since the sums are read again when they are added, and as many whatever the number of
- * blocks at once: that may depend on the threads, sums may not. */
-static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles)
+ * chunk has two tiles or more (the last one perhaps less), since the sums are read again when they are added, and as many
+ * whatever the number of blocks at once: that may depend on the threads, sums may not. Otherwise of so many tasks. */
+static int64_t aimed_chunks(const struct skl_plan *plan, int64_t tiles, int64_t tasks)
 {
     if (!plan->by_tile)
-        return aimed_tasks(plan) / (plan->own_columns ? least(plan->groups, SKL_BLOCKS) : SKL_BLOCKS);
-    int64_t least_tiles = skl_least_tiles_of_chunk(plan);
-    return least(most((tiles + least_tiles - 1) / least_tiles, 1),
+        return most(tasks / (plan->own_columns ? least(plan->groups, SKL_BLOCKS) : SKL_BLOCKS), 1);
+    int64_t least_tiles = skl_least_tiles_of_chunk(plan), spare = tiles < 4 * least_tiles ? 0 : least_tiles - 1;
+    return least(most((tiles + spare) / least_tiles, 1), /* of many chunks one may be short, of few it would be long */
                  SKL_CHUNKS_BY_TILE * most(least(tiles / CHUNK_TILES_MOST, 4), 1));
 }
 
 /* Tiles of equal width, such that chunks are equal too: whole strips of the FMA products, and what other units multiply
- * at once. Where that would make them narrow, chunks that are not. */
-static void choose_tiles(struct skl_plan *plan)
+ * at once. Where that would make them narrow, chunks that are not. Returns the share of the longest chunk that an even
+ * one would be. */
+static double cut_tiles(struct skl_plan *plan, int64_t tasks)
 {
     int64_t strip = common_multiple(plan->kernels->mr, most(plan->products[1]->step, 1));
     int64_t columns = plan->queries ? plan->listed : plan->columns;
-    int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles);
+    int64_t tiles = most((columns + SKL_BK - 1) / SKL_BK, 1), chunks = aimed_chunks(plan, tiles, tasks);
     int64_t even = (tiles + chunks - 1) / chunks * chunks, bk = round_up((columns + even - 1) / even, strip);
     if (bk < NARROW || bk > SKL_BK)
         bk = round_up((columns + tiles - 1) / tiles, strip);
     plan->bk = (int)most(least(bk, SKL_BK), strip), plan->strip = (int)strip;
     plan->tiles = most((columns + plan->bk - 1) / plan->bk, 1);
     if (plan->in_place)
-        skl_cut_in_place(plan), chunks = aimed_chunks(plan, plan->tiles);
-    plan->tasks = plan->by_tile ? chunks : aimed_tasks(plan);
+        skl_cut_in_place(plan), chunks = aimed_chunks(plan, plan->tiles, tasks);
+    plan->tasks = plan->by_tile ? chunks : tasks;
+    int64_t longest = (plan->tiles + chunks - 1) / chunks;
+    return (double)columns / (double)(longest * chunks * plan->bk);
+}
+
+/* Where dim is long, more tasks: for very many columns as many of some numbers as make chunks even. */
+static void choose_tiles(struct skl_plan *plan)
+{
+    int64_t most_tasks = plan->whole || plan->picks ? SKL_TASKS : SKL_TASKS_LONG;
+    double even = cut_tiles(plan, most_tasks);
+    struct skl_plan best = *plan;
+    for (int64_t tasks = most_tasks; tasks > SKL_TASKS && best.tiles > SKL_TASKS_LONG; tasks -= SKL_TASKS / 2) {
+        double share = cut_tiles(plan, tasks);
+        if (share > even + 0.05)
+            even = share, best = *plan;
+    }
+    *plan = best;
 }
 
 /* The dtype of all operands, or f32. Sides of different dtypes get the products of f32, which take them all: equal

@@ -48,10 +48,21 @@ static double columns_of(const struct skl_plan *plan, int64_t first, int64_t las
     return (double)(to - first * plan->bk);
 }
 
-/* A phase of a wave: 'parts' tasks of each block, 'ways' times. A part costs 'each' for every column of its share of
- * 'tiles' tiles; or, of no tiles, just 'each'. */
+/* The way's share of what a task of a wave does: of the panels that have rows, or an equal one. */
+static double share_of(const struct counter *c, const struct wave *wave, int64_t way, int64_t ways, int of_panels)
+{
+    int64_t nr = c->plan->kernels->nr, all = c->plan->panels, used = (wave->rows + nr - 1) / nr;
+    int64_t from = all * way / ways, to = all * (way + 1) / ways;
+    if (!of_panels)
+        return 1 / (double)ways;
+    from = from < used ? from : used, to = to < used ? to : used;
+    return (double)(to - from) / (double)used;
+}
+
+/* A phase of a wave: 'parts' tasks of each block, 'ways' times: parts of the panels, or others that are equal. A part
+ * costs 'each' for every column of its share of 'tiles' tiles; or, of no tiles, just 'each'. */
 static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, int64_t parts,
-                      int64_t tiles, int64_t ways, double each)
+                      int64_t tiles, int64_t ways, int of_panels, double each)
 {
     struct skl_phase *phase = &c->phases[at];
     double longest = 0;
@@ -61,8 +72,9 @@ static void add_phase(struct counter *c, int at, const char *name, const struct 
     for (int64_t k = 0; k < wave->blocks * parts * ways; k++) {
         int64_t part = k / ways % parts;
         double columns = tiles ? columns_of(c->plan, tiles * part / parts, tiles * (part + 1) / parts) : 1;
-        take_task(c, each / (double)ways * columns);
-        phase->work += each / (double)ways * columns * wave->times;
+        double work = each * share_of(c, wave, k % ways, ways, of_panels) * columns;
+        take_task(c, work);
+        phase->work += work * wave->times;
     }
     for (int i = 0; i < c->plan->threads; i++) longest = c->load[i] > longest ? c->load[i] : longest;
     phase->longest += longest * wave->times;
@@ -87,20 +99,21 @@ static void add_grads(struct counter *c, int at, const struct wave *wave, int64_
     double again = plan->recompute ? score : 0;
     if (plan->fine) {
         int64_t steps = skl_dim_steps(c->w, plan, 0) + skl_dim_steps(c->w, plan, 1);
-        add_phase(c, at++, "rows", wave, wave->chunks, plan->tiles, plan->fine, n * (rows + DZ));
+        add_phase(c, at++, "rows", wave, wave->chunks, plan->tiles, plan->fine, 1, n * (rows + DZ));
         if (steps)
-            add_phase(c, at++, "columns", wave, plan->tiles, plan->tiles, steps, n * columns);
+            add_phase(c, at++, "columns", wave, plan->tiles, plan->tiles, steps, 0, n * columns);
     } else if (plan->by_tile) {
-        add_phase(c, at++, "tiles", wave, wave->chunks, plan->tiles, 1, n * (again + rows + columns + DZ));
+        add_phase(c, at++, "tiles", wave, wave->chunks, plan->tiles, 1, 0, n * (again + rows + columns + DZ));
     } else {
         int64_t tasks = 0, slabs = plan->recompute ? (plan->tiles + plan->kept_tiles - 1) / plan->kept_tiles : 1;
         for (int i = 0; i < 2; i++) tasks += c->w->side[i].grad_a.data ? skl_da_tasks(c->w, plan, i) : 0;
-        add_phase(c, at++, "columns", wave, skl_slab_tasks(plan) * slabs, plan->tiles, 1, n * (again + columns + DZ));
+        add_phase(c, at++, "columns", wave, skl_slab_tasks(plan) * slabs, plan->tiles, 1, 0,
+                  n * (again + columns + DZ));
         if (tasks)
-            add_phase(c, at++, "rows", wave, tasks, 0, 1, n * (double)plan->columns * rows / (double)tasks);
+            add_phase(c, at++, "rows", wave, tasks, 0, 1, 0, n * (double)plan->columns * rows / (double)tasks);
     }
     if (rows > 0)
-        add_phase(c, at, "write", wave, panels, 0, 1,
+        add_phase(c, at, "write", wave, panels, 0, 1, 0,
                   nr * rows * (WRITE + (plan->by_tile ? ADD * (double)wave->chunks : 0)));
 }
 
@@ -111,23 +124,23 @@ static void add_wave(struct counter *c, const struct wave *wave)
     int64_t panels = (wave->rows + nr - 1) / nr, ways = plan->fine ? plan->fine : 1;
     double score, rows, columns, n = (double)(panels * nr);
     entries_of(c->w, &score, &rows, &columns);
-    add_phase(c, at++, "pack", wave, panels, 0, 1, nr * score * PACK);
+    add_phase(c, at++, "pack", wave, panels, 0, 1, 0, nr * score * PACK);
     if (plan->keeps_heads & 1 << !c->w->student) {
         const struct skl_work_side *t = &c->w->side[!c->w->student];
         double heads = (double)t->members, of_heads = (double)skl_entries(t);
-        add_phase(c, at++, "heads", wave, wave->chunks, plan->tiles, 1, n * (of_heads + heads * KEEP));
-        add_phase(c, at++, "sums", wave, panels, 0, 1, nr * heads * (double)plan->tiles * MIX);
+        add_phase(c, at++, "heads", wave, wave->chunks, plan->tiles, 1, 0, n * (of_heads + heads * KEEP));
+        add_phase(c, at++, "sums", wave, panels, 0, 1, 0, nr * heads * (double)plan->tiles * MIX);
         score += heads * MIX - of_heads;
     }
     double finish = nr * (FINISH_ROW + FINISH_CHUNK * (double)plan->chunks);
     if (plan->call != SKL_CALL_BACKWARD) {
-        add_phase(c, at++, "sweep", wave, wave->chunks, plan->tiles, ways, n * (score + PUSH));
-        add_phase(c, at++, "finish", wave, panels, 0, 1, finish);
+        add_phase(c, at++, "sweep", wave, wave->chunks, plan->tiles, ways, 1, n * (score + PUSH));
+        add_phase(c, at++, "finish", wave, panels, 0, 1, 0, finish);
     }
     if (plan->second_sweep) {
         double again = plan->recompute || !plan->kept_tiles ? score : 0;
-        add_phase(c, at++, "second sweep", wave, wave->chunks, plan->tiles, ways, n * (again + SUM));
-        add_phase(c, at++, "finish", wave, panels, 0, 1, finish);
+        add_phase(c, at++, "second sweep", wave, wave->chunks, plan->tiles, ways, 1, n * (again + SUM));
+        add_phase(c, at++, "finish", wave, panels, 0, 1, 0, finish);
     }
     if (c->w->grads)
         add_grads(c, at, wave, panels);
@@ -142,7 +155,7 @@ static void add_groups(struct counter *c)
     double each = n * (double)plan->columns * (score + PUSH + rows + columns + (c->w->grads ? DZ : 0)) +
                   n * (FINISH_ROW + score * PACK + rows * WRITE);
     struct wave all = {1, plan->rows, 1, 1};
-    add_phase(c, 0, "groups", &all, plan->groups, 0, 1, each);
+    add_phase(c, 0, "groups", &all, plan->groups, 0, 1, 0, each);
 }
 
 int skl_count_phases(const struct skl_work *w, const struct skl_plan *plan, struct skl_phase phases[SKL_PHASES_MAX])

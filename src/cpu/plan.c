@@ -9,6 +9,9 @@
 #include "numbers.h"
 #include "team.h"
 
+/* Scores that are made twice for speed are kept where these threads would have less than this share of the work. */
+static const double KEPT_SHARE = 0.7;
+
 enum {
     /* Rows of a block. Packing a tile of columns costs about as much as its products with 8 rows: 512 rows make that
      * 1.5 %. Their panels are read from L2 or L3 once per tile, 16 KiB for 100 000 cycles of work. */
@@ -156,32 +159,74 @@ static void choose_own_groups(const struct skl_work *w, struct skl_plan *plan, s
         *plan = own;
 }
 
-/* Scores that the sweep and the gradient would each make for themselves, for speed, are kept where that leaves fewer tasks
- * than threads: panels of a chunk, and tiles of db, can be different threads' then. Blocks, chunks and sums are the
- * same. */
-static void keep_for_threads(const struct skl_work *w, struct skl_plan *plan, int threads)
+/* How many threads there is room for. */
+static int threads_that_fit(const struct skl_plan *plan, int threads, size_t limit)
+{
+    struct skl_plan one = *plan;
+    one.threads = 1;
+    size_t bytes = all_bytes(&one), room = limit > bytes ? (limit - bytes) / plan->thread_bytes : 0;
+    return (int)least(threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
+}
+
+/* How many threads' work 'threads' threads do in the same time: those that wait for the last task count for nothing. */
+static double reach(const struct skl_work *w, const struct skl_plan *plan, int threads)
+{
+    int64_t tasks = plan->blocks * plan->chunks, turns = (tasks + threads - 1) / threads;
+    return may_be_fine(w, plan) ? threads : (double)tasks / (double)turns;
+}
+
+/* By tile, where not all threads fit: fewer blocks at once, if more of them do then. */
+static void make_room(const struct skl_work *w, struct skl_plan *plan, int threads, size_t limit)
+{
+    struct skl_plan fewer = *plan, best = *plan;
+    if (threads_that_fit(plan, threads, limit) == threads)
+        return;
+    while (--fewer.blocks >= 1) {
+        count_bytes(w, &fewer);
+        if (reach(w, &fewer, threads_that_fit(&fewer, threads, limit)) >
+            reach(w, &best, threads_that_fit(&best, threads, limit)))
+            best = fewer;
+    }
+    *plan = best;
+}
+
+static void take_threads(const struct skl_work *w, struct skl_plan *plan, int threads, size_t limit)
+{
+    if (plan->by_tile)
+        make_room(w, plan, threads, limit);
+    plan->threads = threads_that_fit(plan, threads, limit);
+    plan->bytes = all_bytes(plan);
+    choose_own_groups(w, plan, limit);
+}
+
+/* Scores that the sweep and the gradient would each make for themselves, for speed, are kept where that leaves too few
+ * tasks for the threads: panels of a chunk, and tiles of db, can be different threads' then. Chunks, the rows of a block
+ * and all sums are the same. */
+static void keep_for_threads(const struct skl_work *w, struct skl_plan *plan, int threads, size_t limit)
 {
     struct skl_plan kept = *plan;
-    if (plan->call != SKL_CALL_VALUE_AND_GRAD || !plan->recompute || !plan->beside ||
-        4 * (int64_t)plan->blocks * plan->chunks >= 3 * threads)
+    if (plan->call != SKL_CALL_VALUE_AND_GRAD || plan->alone || !plan->recompute || !plan->beside)
         return;
     kept.recompute = kept.dz_beside = 0, kept.kept_tiles = plan->tiles;
     while (count_bytes(w, &kept) > w->limit && kept.blocks > 1) kept.blocks /= 2;
-    if (kept.bytes <= w->limit && may_be_fine(w, &kept))
+    if (kept.bytes > w->limit || !may_be_fine(w, &kept))
+        return;
+    take_threads(w, &kept, threads, limit);
+    if (!kept.alone && reach(w, plan, plan->threads) < KEPT_SHARE * reach(w, &kept, kept.threads))
         *plan = kept;
 }
 
 /* Into how many parts of the panels each chunk is cut: as few as give all threads as much to do, or 0 where chunks do. */
 static int choose_fine(const struct skl_plan *plan)
 {
-    int64_t chunks = plan->blocks * plan->chunks;
+    int64_t chunks = plan->blocks * plan->chunks, tiles = (plan->tiles + plan->chunks - 1) / plan->chunks;
     double best = 0;
     int fine = 0;
     for (int parts = 1; parts <= plan->panels && best < (parts == 2 ? 0.85 : 0.95); parts++) {
         int64_t turns = (chunks * parts + plan->threads - 1) / plan->threads;
-        int64_t longest = turns * ((plan->panels + parts - 1) / parts);
-        double even = (double)(chunks * plan->panels) / (double)(longest * plan->threads);
-        if (even > best)
+        int64_t longest = turns * ((plan->panels + parts - 1) / parts) * tiles;
+        double even = (double)(plan->blocks * plan->tiles * plan->panels) / (double)(longest * plan->threads);
+        if (even > best + 0.02)
             best = even, fine = parts > 1 ? parts : 0;
     }
     return fine;
@@ -195,13 +240,9 @@ static void choose_threads(const struct skl_work *w, struct skl_plan *plan)
     double elements = plan->gather ? (double)w->rows * (double)w->listed.k : skl_elements(w);
     double worth = products * elements * dim / THREAD_WORK;
     int threads = worth < (double)w->threads ? (int)most((int64_t)worth, 1) : w->threads;
-    if (plan->by_tile)
-        keep_for_threads(w, plan, threads);
     size_t limit = w->limit + (w->limit_is_default ? (size_t)threads * THREAD_ROOM : 0);
-    size_t room = limit > plan->bytes ? (limit - plan->bytes) / plan->thread_bytes : 0;
-    plan->threads = (int)least(threads, 1 + (int64_t)least((int64_t)room, SKL_THREADS_MAX));
-    plan->bytes = all_bytes(plan);
-    choose_own_groups(w, plan, limit);
+    take_threads(w, plan, threads, limit);
+    keep_for_threads(w, plan, threads, limit);
     plan->da_parts = plan->da_row_parts = 1;
     if ((plan->by_tile || !w->grads) && may_be_fine(w, plan))
         plan->fine = choose_fine(plan);
@@ -286,7 +327,7 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
      * it. */
     int64_t enough = 1;
     if (plan->by_tile)
-        enough = even_blocks(plan, most(plan->groups, 1), w->threads, most(TASKS_KEPT / seen, 1));
+        enough = even_blocks(plan, most(groups, 1), w->threads, most(TASKS_KEPT / seen, 1));
     plan->wave_tiles = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT, enough * seen) : SKL_BLOCKS * plan->tiles;
     int64_t blocks = w->sequences ? SKL_BLOCKS : least(SKL_BLOCKS, most(plan->wave_tiles / seen, 1));
     plan->blocks = (int)most(least(groups, blocks), 1);
