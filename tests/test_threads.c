@@ -153,6 +153,50 @@ static void more_than_chunks(void)
     }
 }
 
+/* [batch][heads][rows] */
+static struct skl_tensor of_rows(int dtype, const void *data, int64_t batch, int64_t heads, int64_t rows)
+{
+    struct skl_tensor t = skl_heads(dtype, data, 1, batch, heads, rows), r = t;
+    r.ndim = 3;
+    for (int k = 0; k < 3; k++) r.shape[k] = t.shape[k + 1], r.stride[k] = t.stride[k + 1];
+    return r;
+}
+
+/* A row that sees no key counts through its sink. Its block begins with nothing that the block's rows before it saw. */
+static void rows_that_see_nothing(void)
+{
+    enum { BATCH = 3, HEADS = 5, N = 40, M = 900, DIM = 16, ROWS = BATCH * HEADS * N, KEYS = BATCH * HEADS * M };
+    static float q[2][ROWS * DIM], k[2][KEYS * DIM], sink[HEADS];
+    static float dq[2][ROWS * DIM], dk[2][KEYS * DIM], loss[2][ROWS];
+    static int32_t begin[ROWS], end[ROWS];
+    static const int counts[] = {1, 2, 5, 17, 48};
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < ROWS * DIM; i++) q[side][i] = (float)test_between(-100, 100) / 50;
+        for (int i = 0; i < KEYS * DIM; i++) k[side][i] = (float)test_between(-100, 100) / 50;
+    }
+    for (int i = 0; i < ROWS; i++) begin[i] = 0, end[i] = i % N ? M : 0;
+    struct skl_problem p = skl_attention(
+        skl_heads(SKL_F32, q[0], BATCH, HEADS, N, DIM), skl_heads(SKL_F32, k[0], BATCH, HEADS, M, DIM),
+        skl_heads(SKL_F32, q[1], BATCH, HEADS, N, DIM), skl_heads(SKL_F32, k[1], BATCH, HEADS, M, DIM));
+    p.window_left = p.window_right = 30;
+    p.begin = of_rows(SKL_I32, begin, BATCH, HEADS, N), p.end = of_rows(SKL_I32, end, BATCH, HEADS, N);
+    p.sink_s = p.sink_t = skl_vector(SKL_F32, sink, HEADS);
+    for (int n = 0; n < COUNT(counts); n++) {
+        struct skl_outputs out = skl_no_outputs();
+        double value;
+        int to = n > 0;
+        p.threads = counts[n];
+        out.value = &value, out.loss = of_rows(SKL_F32, loss[to], BATCH, HEADS, N);
+        out.s.a = skl_heads(SKL_F32, dq[to], BATCH, HEADS, N, DIM);
+        out.s.b = skl_heads(SKL_F32, dk[to], BATCH, HEADS, M, DIM);
+        test_context("%d threads", p.threads);
+        CHECK_STATUS(skl_value_and_grad(&p, &out), SKL_OK);
+        CHECK(!n || !memcmp(loss[0], loss[1], sizeof *loss), "losses have other bits");
+        CHECK(!n || !memcmp(dq[0], dq[1], sizeof *dq), "gradients of queries have other bits");
+        CHECK(!n || !memcmp(dk[0], dk[1], sizeof *dk), "gradients of keys have other bits");
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------- callers --- */
 
 struct caller {
@@ -283,6 +327,7 @@ int main(void)
     CHECK(skl_max_threads() >= 1, "threads = 0 means %d", skl_max_threads());
     same_bits();
     more_than_chunks();
+    rows_that_see_nothing();
     at_the_same_time();
     progress();
     forked();
