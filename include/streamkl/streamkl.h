@@ -266,7 +266,7 @@ struct skl_problem {
     int32_t threads; /* 0: skl_max_threads(). Results are the same bits for any number */
     int32_t isa;     /* enum skl_isa; environment variable STREAMKL_ISA, a name as of skl_isa_name(), caps it too */
     /* Most bytes of extra memory a call may take. 0: 256 MiB, for linear on the CPU an eighth of both b and their
-     * gradients if that is more, and 2 MiB for each thread; or what the call needs at least. */
+     * gradients if that is more, and on the CPU 2 MiB for each thread; or what the call needs at least. */
     size_t workspace_limit;
     skl_progress progress; /* optional */
     void *progress_data;

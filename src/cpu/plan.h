@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How a call will be run, and the memory it will take. No sum depends on the number of threads: only how many blocks
- * are at once where each has its own order (by_tile), and how the same sums are shared among tasks (threads, da_parts,
- * da_row_parts, fine).
+ * are at once where each has its own order (by_tile), how the same sums are shared among tasks (threads, da_parts,
+ * da_row_parts, fine), and whether scores made beside their exponentials are kept or made again (recompute, kept_tiles).
  *
  *     block    up to block_rows rows that see the same b; 'blocks' of them are worked on at once
  *     panel    nr rows of a block, side by side in the SIMD lanes
