@@ -93,7 +93,8 @@ static void threads_of(const struct shape *s, int dtype, int limited)
         }
         CHECK(many.threads > 1 || fabs(all - 1) <= 1e-9, "one thread alone: %g", all);
         if (!limited && s->least > 0) {
-            double least = counts[n] < 128 ? USUAL : dtype == SKL_F32 ? s->least : s->least - WIDE_STEPS;
+            int wide = dtype == SKL_BF16 && many.products[1]->step > 0;
+            double least = counts[n] < 128 ? USUAL : s->least - (wide ? WIDE_STEPS : 0);
             CHECK(many.threads == counts[n], "%d threads of %d", many.threads, counts[n]);
             CHECK(counts[n] > 128 || all >= least, "efficiency %.3f below %.2f", all, least);
         }

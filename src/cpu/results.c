@@ -323,14 +323,12 @@ static void clear_rows(const struct skl_run *run, int64_t first, int64_t last)
 static void clear_columns(const struct skl_run *run, int side, int64_t first, int64_t last)
 {
     const struct skl_work_side *s = &run->work->side[side];
-    size_t bytes = (size_t)(s->dim * skl_size_of(s->grad_b.dtype));
     for (int64_t i = first, n; i < last; i += n) { /* those of a head together */
         int64_t column = i % s->b_rows, head = i / s->b_rows % s->b_heads, batch = i / s->b_rows / s->b_heads;
         n = last - i < s->b_rows - column ? last - i : s->b_rows - column;
-        if (s->grad_b.stride[2] == s->dim)
-            memset(skl_operand_at(&s->grad_b, batch, head, column), 0, (size_t)n * bytes);
-        else
-            for (int64_t k = 0; k < n; k++) memset(skl_operand_at(&s->grad_b, batch, head, column + k), 0, bytes);
+        for (int64_t k = 0; k < n; k++)
+            memset(skl_operand_at(&s->grad_b, batch, head, column + k), 0,
+                   (size_t)(s->dim * skl_size_of(s->grad_b.dtype)));
     }
 }
 
