@@ -208,8 +208,8 @@ static void keep_for_threads(const struct skl_work *w, struct skl_plan *plan, in
     if (plan->call != SKL_CALL_VALUE_AND_GRAD || plan->alone || !plan->recompute || !plan->beside)
         return;
     kept.recompute = kept.dz_beside = 0, kept.kept_tiles = plan->tiles;
-    while (count_bytes(w, &kept) > w->limit && kept.blocks > 1) kept.blocks /= 2;
-    if (kept.bytes > w->limit || !may_be_fine(w, &kept))
+    while (count_bytes(w, &kept) > limit && kept.blocks > 1) kept.blocks /= 2;
+    if (kept.bytes > limit || !may_be_fine(w, &kept))
         return;
     take_threads(w, &kept, threads, limit);
     if (!kept.alone && reach(w, plan, plan->threads) < KEPT_SHARE * reach(w, &kept, kept.threads))
