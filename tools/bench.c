@@ -239,18 +239,32 @@ static void print_verbose_header(int device)
     printf("# extra: most memory allocated during a call; error: worst of the sampled rows\n");
 }
 
-/* What the table of options cannot see. */
-static void check_case(const struct kit_case *c)
+/* What the table of options cannot see: options that would be passed over. */
+static void check_case(const struct bench *bench)
 {
+    const struct kit_case *c = &bench->c;
+    int linear = c->use == SKL_LINEAR, value = bench->call == SKL_CALL_VALUE;
     if (c->heads % c->key_heads[S]) {
         fprintf(stderr, "streamkl bench: cannot use --kv-heads = %lld: it must divide --heads = %lld\n",
                 (long long)c->key_heads[S], (long long)c->heads);
         exit(EXIT_USAGE);
     }
-    if (c->use == SKL_LINEAR && (c->causal || c->left >= 0 || c->right >= 0 || c->batch * c->heads > 1)) {
-        fprintf(stderr, "streamkl bench: cannot use batch, heads, causal or windows with --op = linear\n");
-        exit(EXIT_USAGE);
-    }
+    const struct {
+        int wrong;
+        const char *together;
+    } rules[] = {
+        {linear && (c->causal || c->left >= 0 || c->right >= 0 || c->batch * c->heads > 1),
+         "batch, heads, causal or windows with --op = linear"},
+        {linear && (c->support || c->mix || c->lses), "--support, --mix or --lses with --op = linear"},
+        {c->support_block && !c->support, "--support-block without --support"},
+        {c->round_dz && c->dtype[S] != SKL_BF16, "--round-dz without --dtype = bf16"},
+        {value && (c->round_dz || c->skip_below > 0), "--round-dz or --skip-below with --pass = value: it has no gradients"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].wrong) {
+            fprintf(stderr, "streamkl bench: cannot use %s\n", rules[i].together);
+            exit(EXIT_USAGE);
+        }
 }
 
 /* Device, threads and instruction set hold for all of the set; a case that is about one thread keeps its one. */
@@ -325,7 +339,7 @@ int command_bench(int argc, char **argv)
     kit_set_divergence(c, c->divergence);
     fill_usual(c);
     c->threads = (int)threads;
-    check_case(c);
+    check_case(&bench);
     require_isa(&command, c->isa);
     require_device(&command, bench.device);
     if (s.verbose && !s.json)
