@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -63,12 +64,18 @@ def _walk(blocks: list[listing.Block], start: list[int], apart: bool) -> listing
     return None
 
 
-def check(blocks: list[listing.Block], never_meet: bool = False) -> list[str]:
+def check(blocks: list[listing.Block]) -> list[str]:
     """A sentence for every branch behind which lanes are apart for too long."""
-    if not any(_is_whole(i) for b in blocks for i in b.code):
-        return []
+    return _apart(blocks, _divergent(blocks))
+
+
+def _divergent(blocks: list[listing.Block]) -> list[int]:
+    return sorted(Uniformity(blocks).divergent) if any(_is_whole(i) for b in blocks for i in b.code) else []
+
+
+def _apart(blocks: list[listing.Block], divergent: list[int], never_meet: bool = False) -> list[str]:
     wrong = []
-    for b in sorted(Uniformity(blocks).divergent):
+    for b in divergent:
         branch = blocks[b].code[-1]
         if met := _walk(blocks, blocks[b].next, never_meet or branch.name == "EXIT"):
             wrong.append(f"lanes may part at {branch}, and are not together again at {met}")
@@ -83,6 +90,18 @@ def _waits(blocks: list[listing.Block]) -> bool:
     )
 
 
+def search(path: Path) -> list[tuple[str, list[str]]]:
+    """Every kernel of a cubin, and what is wrong with it."""
+    found = []
+    for name, blocks in listing.disassemble(path).items():
+        divergent = _divergent(blocks)
+        sentences = _apart(blocks, divergent)
+        if not sentences and _waits(blocks) and not _apart(blocks, divergent, never_meet=True):
+            sentences = ["nothing is found even if lanes never meet again: the search is blind"]
+        found.append((name, sentences))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="where the cubins are: build/cuda/cubin")
@@ -95,20 +114,16 @@ def main() -> int:
         print(f"skipped: no cubins in {options.directory}")
         return NOT_A_TEST
     kernels = wrong = 0
-    for path in found:
-        try:
-            code = listing.disassemble(path)
-        except sass.NoDisassembler as error:
-            print(f"skipped: {error}")
-            return NOT_A_TEST
-        for name, blocks in code.items():
-            kernels += 1
-            sentences = check(blocks)
-            if not sentences and _waits(blocks) and not check(blocks, never_meet=True):
-                sentences = ["nothing is found even if lanes never meet again: the search is blind"]
-            wrong += len(sentences)
-            for text in sentences:
-                print(f"FAILED: {name} {path.stem.partition('.')[2]}: {text}")
+    try:
+        with ProcessPoolExecutor() as pool:
+            for path, results in zip(found, pool.map(search, found)):
+                for name, sentences in results:
+                    kernels, wrong = kernels + 1, wrong + len(sentences)
+                    for text in sentences:
+                        print(f"FAILED: {name} {path.stem.partition('.')[2]}: {text}")
+    except sass.NoDisassembler as error:
+        print(f"skipped: {error}")
+        return NOT_A_TEST
     print(f"convergence: {kernels} kernels of all architectures, {wrong} failed")
     return 1 if wrong else 0
 

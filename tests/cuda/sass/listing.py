@@ -34,7 +34,8 @@ WRITES = set(
     "VIADD VIADDMNMX VIMNMX VIMNMX3 VOTE".split()
 )
 WRITES_UNIFORM = re.compile(r"U[A-Z0-9]+|LDCU|S2UR|R2UR|VOTEU|REDUX")
-PAIRS = {"DADD", "DFMA", "DMUL", "DSETP"}  # their registers are pairs
+PAIRS = {"DADD", "DFMA", "DMUL", "DSETP"}  # their registers are pairs, and so are those of, for example, IADD.64
+PAIRS_64 = {"IADD", "MOV", "SEL"}
 
 
 class UnknownInstruction(Exception):
@@ -134,8 +135,16 @@ def _results(opcode: str, operands: list[str]) -> int:
     return count
 
 
+def _reads_pair(i: Instruction, at: int) -> bool:
+    """Is the register of an operand one of two that are read? What is stored, or an address, decides nothing."""
+    parts = i.opcode.split(".")[1:]
+    if i.name in PAIRS or (i.name in PAIRS_64 and "64" in parts):
+        return True
+    return at == len(i.operands) - 1 and ("WIDE" in parts or parts[-1:] == ["F64"])  # what is added; F2F.F32.F64
+
+
 def _fill(i: Instruction) -> None:
-    name, pairs = i.name, i.name in PAIRS
+    name = i.name
     if name in WRITES_PREDICATES or name in WRITES:
         i.results = _results(i.opcode, i.operands)
         for text in i.operands[: i.results]:
@@ -148,11 +157,11 @@ def _fill(i: Instruction) -> None:
         i.writes += range(PREDICATES, SIZE)
     elif name not in WRITES_NOTHING and not WRITES_UNIFORM.fullmatch(name):
         raise UnknownInstruction(str(i))
-    for text in i.operands[i.results :]:
+    for at, text in enumerate(i.operands[i.results :], i.results):
         if text == "PR":  # those of a mask
             i.reads += [p for p in range(PREDICATES, SIZE) if int(i.operands[-1], 0) >> p - PREDICATES & 1]
         i.reads += _predicates(text)
-        i.reads += _registers(text, pairs)
+        i.reads += _registers(text, _reads_pair(i, at))
 
 
 def _instruction(match: re.Match[str]) -> Instruction:

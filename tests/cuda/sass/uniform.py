@@ -7,8 +7,11 @@ made of uniform operands alone is uniform, loads included: kernel arguments, the
 addresses. So are votes, and shuffles from one lane. What LDSM and HMMA give is not. A predicate is 0 or 32.
 
 A second number is for reductions: a mask of the bits of a lane's number on which the value depends. x and its twin from the
-lane with bit k changed (SHFL.BFLY), added or compared, no longer depend on bit k; after five such steps the mask is 0, and the
+lane with bit k changed (SHFL.BFLY), added or compared, no longer depend on bit k, also where that is in a later block; after five such steps the mask is 0, and the
 result uniform.
+
+An instruction whose guard is uniform is executed by all lanes or by none. Where the block ends with a branch on the same guard,
+it has been executed for certain on one of the two ways, and not on the other: `@!P0 MOV R1, ...` and `@!P0 BRA`.
 
 Control counts too: what is written between a branch that is not uniform and the place where all its ways have come
 together (its immediate post-dominator) is not uniform, and neither is the result of an instruction whose guard is not.
@@ -20,6 +23,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import replace
+from typing import Dict, Tuple
 
 from listing import PREDICATES, SIZE, Block, Instruction
 
@@ -28,6 +33,7 @@ LANE_BITS = 5
 NEVER_UNIFORM = {"LDSM", "HMMA", "ATOMG", "ATOMS", "LD", "LDL", "CALL"}  # LD may read what a lane has for itself
 ALL_LANES = 31
 COMMUTES = {"IMNMX", "VIMNMX", "FMNMX", "FADD", "IADD3", "IADD", "VIMNMX3", "FMNMX3"}  # in their first two operands
+Twins = Dict[int, Tuple[int, int]]
 CONSTANT = re.compile(r"-?0x[0-9a-f]+|-?\d+")
 
 
@@ -101,7 +107,7 @@ def _result(i: Instruction, state: bytearray) -> int:
     return DIVERGENT
 
 
-def _varies(i: Instruction, state: bytearray, twins: dict[int, tuple[int, int]]) -> int:
+def _varies(i: Instruction, state: bytearray, twins: Twins) -> int:
     """The mask of what an instruction writes: that of its operands, but where a value meets its twin of a shuffle."""
     if i.name in NEVER_UNIFORM or i.name == "S2R" or (i.name == "SHFL" and not i.opcode.endswith("BFLY")):
         return ALL_LANES
@@ -119,8 +125,9 @@ def _varies(i: Instruction, state: bytearray, twins: dict[int, tuple[int, int]])
     return mask
 
 
-def _remember(i: Instruction, twins: dict[int, tuple[int, int]]) -> None:
-    """twins[r] = (source, lanes): r is source of the lane with that other number."""
+def _remember(i: Instruction, twins: Twins) -> None:
+    """twins[r] = (source, lanes): r is source of the lane with that other number. A shuffle of lanes that are apart is a
+    failure of its own (convergence.py)."""
     for r in i.writes:
         twins.pop(r, None)
         for twin in [t for t, (source, _) in twins.items() if source == r]:
@@ -131,7 +138,7 @@ def _remember(i: Instruction, twins: dict[int, tuple[int, int]]) -> None:
             twins[to] = source, lanes
 
 
-def _step(i: Instruction, state: bytearray, diverged: bool, twins: dict[int, tuple[int, int]]) -> None:
+def _step(i: Instruction, state: bytearray, diverged: bool, twins: Twins) -> None:
     if not i.writes or i.guard == "!PT":
         return
     if diverged or any(state[p] for p in i.guarded_by):
@@ -147,6 +154,28 @@ def _step(i: Instruction, state: bytearray, diverged: bool, twins: dict[int, tup
     _remember(i, twins)
 
 
+def _ways(block: Block) -> list[tuple[int, list[Instruction]] | None]:
+    """What lanes execute on each way from a block, where the guard of the branch that ends it says more of that than the block
+    alone does: the guard's predicate, and the block with guards decided from the predicate's last change on."""
+    branch = block.code[-1]
+    if branch.name != "BRA" or branch.operands or len(branch.guarded_by) != 1 or len(block.next) != 2:
+        return [None] * len(block.next)
+    predicate = branch.guarded_by[0]
+    last = max((k for k, i in enumerate(block.code) if predicate in i.writes), default=-1)
+    if not any(i.guarded_by == [predicate] for i in block.code[last + 1 : -1]):
+        return [None, None]
+    ways: list[tuple[int, list[Instruction]] | None] = []
+    for on in (False, True):  # past the branch, and where it goes
+        code = block.code[: last + 1]
+        for i in block.code[last + 1 :]:
+            if i.guarded_by != [predicate]:
+                code.append(i)
+            elif (i.guard == branch.guard) == on:
+                code.append(replace(i, guard=""))
+        ways.append((predicate, code))
+    return ways
+
+
 class Uniformity:
     """Finds the branches that lanes may take differently: divergent[block]."""
 
@@ -154,9 +183,11 @@ class Uniformity:
         self.blocks = blocks
         self.reached = reachable(blocks, [0])
         self.join = _post_dominators(blocks, self.reached)
+        self.ways = {b: _ways(blocks[b]) for b in self.reached}
         self.diverged: set[int] = set()  # blocks between a divergent branch and its join
         self.divergent: set[int] = set()
         self.at: dict[int, bytearray] = {0: bytearray([DIVERGENT] * SIZE + [ALL_LANES] * SIZE)}  # at begins of blocks
+        self.twins: dict[int, Twins] = {0: {}}
         self.end: dict[int, bytearray] = {}
         changed = {0}
         while changed:
@@ -170,23 +201,30 @@ class Uniformity:
                     self.diverged |= changed
 
     def _flow(self, changed: set[int]) -> None:
-        """To a fixed point, from blocks that have changed. States are joined by "or", which is not less than the larger."""
+        """To a fixed point, from blocks that have changed. States are joined by "or", which is not less than the larger; of
+        twins those are left that all ways have."""
         todo, waiting = deque(sorted(changed)), set(changed)
         while todo:
             b = todo.popleft()
             waiting.discard(b)
-            state, twins = bytearray(self.at[b]), {}
-            for i in self.blocks[b].code:
-                _step(i, state, b in self.diverged, twins)
-            self.end[b] = state
-            for n in self.blocks[b].next:
-                old = self.at.get(n)
-                new = bytearray(state) if old is None else _either(old, state)
-                if new != old:
-                    self.at[n] = new
+            end, twins = self._run(b, self.blocks[b].code)
+            self.end[b] = end
+            for n, way in zip(self.blocks[b].next, self.ways[b]):
+                state, left = self._run(b, way[1]) if way and not end[way[0]] else (end, twins)
+                old = self.at.get(n), self.twins.get(n)
+                if old[0] is not None and old[1] is not None:
+                    state, left = _either(old[0], state), dict(old[1].items() & left.items())
+                if (state, left) != old:
+                    self.at[n], self.twins[n] = state, left
                     if n not in waiting:
                         waiting.add(n)
                         todo.append(n)
+
+    def _run(self, b: int, code: list[Instruction]) -> tuple[bytearray, Twins]:
+        state, twins = bytearray(self.at[b]), dict(self.twins[b])
+        for i in code:
+            _step(i, state, b in self.diverged, twins)
+        return state, twins
 
     def _is_divergent(self, b: int) -> bool:
         """The last instruction may send lanes to different places."""
