@@ -18,7 +18,19 @@ static struct skl_tensor nowhere(int use, int dtype, int k, int64_t batch, int64
     return use == SKL_LINEAR ? skl_matrix(dtype, at, n, dim) : skl_heads(dtype, at, batch, heads, n, dim);
 }
 
-static void describe(const struct kit_case *c, struct skl_problem *p, struct skl_outputs *out, int grads)
+/* A number for each row. */
+static struct skl_tensor rows_nowhere(const struct kit_case *c, int k)
+{
+    if (c->use == SKL_LINEAR)
+        return skl_vector(SKL_F32, nowhere(c->use, SKL_F32, k, 1, 1, c->rows, 1).data, c->rows);
+    struct skl_tensor rows = nowhere(c->use, SKL_F32, k, c->batch, c->heads, c->rows, 1);
+    rows.ndim = 3;
+    return rows;
+}
+
+/* The problem, and what the call writes and finds. */
+static void describe(const struct kit_case *c, enum skl_call call, struct skl_problem *p, struct skl_outputs *out,
+                     struct skl_outputs *saved)
 {
     struct skl_tensor a[2], b[2];
     for (int i = S; i <= T; i++) {
@@ -27,10 +39,14 @@ static void describe(const struct kit_case *c, struct skl_problem *p, struct skl
     }
     *p = c->use == SKL_LINEAR ? skl_linear(a[S], b[S], a[T], b[T]) : skl_attention(a[S], b[S], a[T], b[T]);
     p->threads = c->threads, p->isa = c->isa;
-    *out = skl_no_outputs();
+    p->causal = c->causal, p->window_left = c->left, p->window_right = c->right;
+    *out = *saved = skl_no_outputs();
     static double value;
-    out->value = &value;
-    if (!grads)
+    if (call == SKL_CALL_BACKWARD)
+        saved->lse_s = rows_nowhere(c, 6), saved->lse_t = rows_nowhere(c, 7);
+    else
+        out->value = &value;
+    if (call == SKL_CALL_VALUE)
         return;
     out->s.a = nowhere(c->use, SKL_F32, 4, c->batch, c->heads, c->rows, c->dim[S]);
     out->s.b = nowhere(c->use, SKL_F32, 5, c->batch, c->key_heads[S], c->cols, c->dim[S]);
@@ -45,10 +61,13 @@ static void print_plan(const struct skl_work *w, const struct skl_plan *plan)
     printf("threads %d of %d asked for, %.1f MiB, %s, ", plan->threads, w->threads, (double)plan->bytes / 1048576,
            skl_isa_name(plan->kernels->isa));
     if (plan->alone)
-        printf("%lld groups, each one thread's alone\n", (long long)plan->groups);
+        printf("%lld groups, each one thread's alone", (long long)plan->groups);
     else
-        printf("blocks of %d rows, %d at once, %lld tiles of %d columns, %lld chunks a block\n", plan->block_rows,
+        printf("blocks of %d rows, %d at once, %lld tiles of %d columns, %lld chunks a block", plan->block_rows,
                plan->blocks, (long long)plan->tiles, plan->bk, (long long)plan->chunks);
+    if (plan->fine)
+        printf(", each in %d parts of its rows", plan->fine);
+    printf("\n");
     printf("%-14s %8s %12s %7s %11s\n", "phase", "tasks", "work", "share", "efficiency");
     for (int i = 0; i < n; i++)
         printf("%-14s %8lld %12.4g %6.1f%% %11.3f\n", phases[i].name, (long long)phases[i].tasks, phases[i].work,
@@ -59,18 +78,16 @@ static void print_plan(const struct skl_work *w, const struct skl_plan *plan)
 int command_plan(int argc, char **argv)
 {
     enum { most = 1 << 30 };
-    static const char *const passes[] = {"value", "value_and_grad", NULL};
     const char *about = "How the CPU engine would run a call: its phases between barriers, the tasks of a wave, their "
                         "work in multiply-adds, and the\n"
-                        "efficiency work / (threads x longest share of a thread). Nothing is computed or measured; "
-                        "rows see all columns.";
+                        "efficiency work / (threads x longest share of a thread). Nothing is computed or measured.";
     struct kit_case c = usual_case(SKL_ATTENTION, 0, 0, 0);
     int64_t threads = 128;
-    int pass = 0;
+    int call = SKL_CALL_VALUE;
     c.heads = c.key_heads[S] = 0;
     struct option_spec options[] = {
         {"op", OPTION_NAME, &c.use, 0, 0, kit_use_names, "what to run", 0},
-        {"pass", OPTION_NAME, &pass, 0, 0, passes, "value; value and gradient together", 0},
+        {"pass", OPTION_NAME, &call, 0, 0, call_names, "value; value and gradient together; gradient alone", 0},
         {"dtype", OPTION_NAME, &c.dtype[S], 0, 0, kit_dtype_names, "of the operands; gradients are f32", 0},
         {"batch", OPTION_INT, &c.batch, 1, most, NULL, "attention: batch", 0},
         {"heads", OPTION_INT, &c.heads, 0, most, NULL, "attention: query heads; 0: 4", 0},
@@ -79,6 +96,9 @@ int command_plan(int argc, char **argv)
         {"cols", OPTION_INT, &c.cols, 0, most, NULL, "keys or vocabulary; 0: 4096, linear 32000", 0},
         {"dim-s", OPTION_INT, &c.dim[S], 0, most, NULL, "student width; 0: 128, linear 2048", 0},
         {"dim-t", OPTION_INT, &c.dim[T], 0, most, NULL, "teacher width; 0: as the student", 0},
+        {"causal", OPTION_FLAG, &c.causal, 0, 0, NULL, "row i sees columns up to i + cols - rows", 0},
+        {"window-left", OPTION_INT, &c.left, -1, most, NULL, "columns left of the diagonal; -1: no limit", 0},
+        {"window-right", OPTION_INT, &c.right, -1, most, NULL, "columns right of it; -1: no limit", 0},
         {"threads", OPTION_INT, &threads, 1, SKL_THREADS_MAX, NULL, "number of threads", 0},
         {"isa", OPTION_NAME, &c.isa, 0, 0, isa_names, "instruction set", 0},
         {0},
@@ -89,14 +109,14 @@ int command_plan(int argc, char **argv)
     fill_usual(&c);
     c.threads = (int)threads;
     struct skl_problem p;
-    struct skl_outputs out;
+    struct skl_outputs out, saved;
     struct skl_work w;
     struct skl_plan plan;
-    enum skl_call call = pass ? SKL_CALL_VALUE_AND_GRAD : SKL_CALL_VALUE;
-    describe(&c, &p, &out, pass);
-    enum skl_status status = skl_check(call, &p, NULL, &out, NULL, &w);
+    describe(&c, (enum skl_call)call, &p, &out, &saved);
+    enum skl_status status = skl_check((enum skl_call)call, &p, call == SKL_CALL_BACKWARD ? &saved : NULL, &out, NULL,
+                                       &w);
     if (!status)
-        status = skl_make_plan(call, &w, &plan);
+        status = skl_make_plan((enum skl_call)call, &w, &plan);
     if (status) {
         fprintf(stderr, "streamkl plan: %s\n", skl_last_error());
         return EXIT_WRONG;

@@ -3,9 +3,14 @@
  * A model of the executor (run.c) that counts instead of computing: the same waves, tasks and order of tasks; a thread
  * takes the next task when it is done with its last one, as queues with stealing let it. What a task costs is the
  * products' multiply-adds and, for the rest, numbers of multiply-adds that take as long (docs/performance.md has the
- * measured ones; those of single rows are rough, and matter where a wave has few rows).
+ * measured ones; those of single rows are rough, and matter where a wave has few rows). Packing the columns of a chunk
+ * counts as work nowhere: parts of its panels do it once more each, which is 8 rows' worth of products.
  */
 #include "phases.h"
+
+#include "numbers.h"
+
+#include <string.h>
 
 enum {
     PACK = 8,           /* a number of a row into its packs */
@@ -20,19 +25,85 @@ enum {
     WRITE = 16          /* a number of da on its way out */
 };
 
-/* Blocks of one wave, all with the same rows. */
+enum { PANELS_MOST = SKL_BLOCK / 8 }; /* the least panel has 8 rows */
+
+/* The columns that each panel of a block sees; the tiles that they see together. */
+struct seen {
+    int64_t rows, panels, first_tile, tiles, chunks;
+    struct skl_range of_panel[PANELS_MOST];
+};
+
+/* Blocks between two barriers. */
 struct wave {
-    int64_t blocks, rows, chunks;
+    int64_t blocks;
     double times; /* how many waves are like this one */
+    struct seen block[SKL_BLOCKS];
+};
+
+/* How a block's work in a phase is cut into tasks. */
+enum cut {
+    CUT_PANELS, /* a task for each panel, which costs 'each' */
+    CUT_CHUNKS, /* for each chunk of the columns, and each of 'ways' parts of the panels; by scores, 'each' for one */
+    CUT_TILES,  /* for each tile of all panels, and each of 'ways' equal parts of it; by scores */
+    CUT_SLABS,  /* for 'ways' parts of the columns, of all panels; by scores */
+    CUT_EVENLY  /* into 'ways' equal parts; by scores */
 };
 
 struct counter {
     const struct skl_work *w;
     const struct skl_plan *plan;
     struct skl_phase *phases;
-    int n, first; /* phases known; is this the first kind of wave? */
+    int n; /* phases known */
     double load[SKL_THREADS_MAX];
+    struct wave wave, next; /* not counted yet */
 };
+
+/* ------------------------------------------------------------------------------------------------- blocks --- */
+
+/* The columns that rows first .. end-1 of the segment see. Those of a row are one range, and so are those of neighbours. */
+static struct skl_range columns_of_rows(const struct skl_work *w, const struct skl_segment *s, int64_t first,
+                                        int64_t end)
+{
+    struct skl_range all = {INT64_MAX, 0};
+    for (int64_t i = first; i < end; i++) {
+        int64_t at[3];
+        skl_row_index(w, skl_segment_row(w, s, i), at);
+        struct skl_range r = skl_row_range(w, s, at);
+        if (r.lo < r.hi)
+            all.lo = least(all.lo, r.lo), all.hi = most(all.hi, r.hi);
+    }
+    return all.hi ? all : (struct skl_range){0, 0};
+}
+
+/* The k-th block of a segment. All segments are taken to be like the first one. */
+static void see(const struct counter *c, int64_t k, struct seen *b)
+{
+    const struct skl_plan *plan = c->plan;
+    struct skl_segment s = skl_segment_at(c->w, 0);
+    int64_t nr = plan->kernels->nr, from = k * plan->block_rows, end = least(from + plan->block_rows, plan->rows);
+    int64_t lo = INT64_MAX, hi = 0;
+    b->rows = end - from, b->panels = (b->rows + nr - 1) / nr;
+    for (int64_t panel = 0; panel < b->panels; panel++) {
+        struct skl_range r = columns_of_rows(c->w, &s, from + panel * nr, least(from + (panel + 1) * nr, end));
+        b->of_panel[panel] = r;
+        if (r.hi)
+            lo = least(lo, r.lo), hi = most(hi, r.hi);
+    }
+    b->first_tile = hi ? lo / plan->bk : 0;
+    b->tiles = hi ? (hi + plan->bk - 1) / plan->bk - b->first_tile : 0;
+}
+
+/* Scores that panels from .. to-1 make of the block's tiles first .. last-1. */
+static double scores(const struct counter *c, const struct seen *b, int64_t from, int64_t to, int64_t first,
+                     int64_t last)
+{
+    int64_t bk = c->plan->bk, lo = (b->first_tile + first) * bk, hi = (b->first_tile + last) * bk, columns = 0;
+    for (int64_t panel = from; panel < least(to, b->panels); panel++)
+        columns += most(least(b->of_panel[panel].hi, hi) - most(b->of_panel[panel].lo, lo), 0);
+    return (double)columns * c->plan->kernels->nr;
+}
+
+/* ------------------------------------------------------------------------------------------------- phases --- */
 
 /* The thread that is free first takes the task. */
 static void take_task(struct counter *c, double work)
@@ -42,42 +113,51 @@ static void take_task(struct counter *c, double work)
     c->load[least] += work;
 }
 
-static double columns_of(const struct skl_plan *plan, int64_t first, int64_t last)
+static int64_t tasks_of(const struct seen *b, enum cut cut, int64_t ways)
 {
-    int64_t to = last * plan->bk < plan->columns ? last * plan->bk : plan->columns;
-    return (double)(to - first * plan->bk);
+    return cut == CUT_PANELS   ? b->panels
+           : cut == CUT_CHUNKS ? b->chunks * ways
+           : cut == CUT_TILES  ? b->tiles * ways
+                               : ways;
 }
 
-/* The way's share of what a task of a wave does: of the panels that have rows, or an equal one. */
-static double share_of(const struct counter *c, const struct wave *wave, int64_t way, int64_t ways, int of_panels)
+static double work_of_task(const struct counter *c, const struct seen *b, enum cut cut, int64_t ways, int64_t k,
+                           double each)
 {
-    int64_t nr = c->plan->kernels->nr, all = c->plan->panels, used = (wave->rows + nr - 1) / nr;
-    int64_t from = all * way / ways, to = all * (way + 1) / ways;
-    if (!of_panels)
-        return 1 / (double)ways;
-    from = from < used ? from : used, to = to < used ? to : used;
-    return (double)(to - from) / (double)used;
+    int64_t panels = c->plan->panels, part = k / ways, way = k % ways;
+    switch (cut) {
+    case CUT_PANELS: return each;
+    case CUT_CHUNKS:
+        return each * scores(c, b, panels * way / ways, panels * (way + 1) / ways,
+                             skl_first_tile(b->tiles, b->chunks, part), skl_first_tile(b->tiles, b->chunks, part + 1));
+    case CUT_TILES: return each * scores(c, b, 0, panels, part, part + 1) / (double)ways;
+    case CUT_SLABS: return each * scores(c, b, 0, panels, b->tiles * k / ways, b->tiles * (k + 1) / ways);
+    case CUT_EVENLY: return each * scores(c, b, 0, panels, 0, b->tiles) / (double)ways;
+    }
+    return 0;
 }
 
-/* A phase of a wave: 'parts' tasks of each block, 'ways' times: parts of the panels, or others that are equal. A part
- * costs 'each' for every column of its share of 'tiles' tiles; or, of no tiles, just 'each'. */
-static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, int64_t parts,
-                      int64_t tiles, int64_t ways, int of_panels, double each)
+static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, enum cut cut, int64_t ways,
+                      double each)
 {
     struct skl_phase *phase = &c->phases[at];
+    int64_t tasks = 0;
     double longest = 0;
     if (at >= c->n)
-        *phase = (struct skl_phase){name, wave->blocks * parts * ways, 0, 0}, c->n = at + 1;
+        *phase = (struct skl_phase){name, 0, 0, 0}, c->n = at + 1;
     for (int i = 0; i < c->plan->threads; i++) c->load[i] = 0;
-    for (int64_t k = 0; k < wave->blocks * parts * ways; k++) {
-        int64_t part = k / ways % parts;
-        double columns = tiles ? columns_of(c->plan, tiles * part / parts, tiles * (part + 1) / parts) : 1;
-        double work = each * share_of(c, wave, k % ways, ways, of_panels) * columns;
-        take_task(c, work);
-        phase->work += work * wave->times;
+    for (int64_t i = 0; i < wave->blocks; i++) {
+        int64_t n = tasks_of(&wave->block[i], cut, ways);
+        for (int64_t k = 0; k < n; k++) {
+            double work = work_of_task(c, &wave->block[i], cut, ways, k, each);
+            take_task(c, work);
+            phase->work += work * wave->times;
+        }
+        tasks += n;
     }
     for (int i = 0; i < c->plan->threads; i++) longest = c->load[i] > longest ? c->load[i] : longest;
     phase->longest += longest * wave->times;
+    phase->tasks = most(phase->tasks, tasks);
 }
 
 /* Multiply-adds of a score, and of what dz of it makes; numbers of da of a row. */
@@ -91,96 +171,120 @@ static void entries_of(const struct skl_work *w, double *score, double *rows, do
     }
 }
 
-static void add_grads(struct counter *c, int at, const struct wave *wave, int64_t panels)
+static void add_grads(struct counter *c, int at, const struct wave *wave)
 {
     const struct skl_plan *plan = c->plan;
-    double score, rows, columns, n = (double)(panels * plan->kernels->nr), nr = plan->kernels->nr;
+    double score, rows, columns, nr = plan->kernels->nr;
     entries_of(c->w, &score, &rows, &columns);
     double again = plan->recompute ? score : 0;
     if (plan->fine) {
         int64_t steps = skl_dim_steps(c->w, plan, 0) + skl_dim_steps(c->w, plan, 1);
-        add_phase(c, at++, "rows", wave, wave->chunks, plan->tiles, plan->fine, 1, n * (rows + DZ));
+        add_phase(c, at++, "rows", wave, CUT_CHUNKS, plan->fine, rows + DZ);
         if (steps)
-            add_phase(c, at++, "columns", wave, plan->tiles, plan->tiles, steps, 0, n * columns);
+            add_phase(c, at++, "columns", wave, CUT_TILES, steps, columns);
     } else if (plan->by_tile) {
-        add_phase(c, at++, "tiles", wave, wave->chunks, plan->tiles, 1, 0, n * (again + rows + columns + DZ));
+        add_phase(c, at++, "tiles", wave, CUT_CHUNKS, 1, again + rows + columns + DZ);
     } else {
         int64_t tasks = 0, slabs = plan->recompute ? (plan->tiles + plan->kept_tiles - 1) / plan->kept_tiles : 1;
         for (int i = 0; i < 2; i++) tasks += c->w->side[i].grad_a.data ? skl_da_tasks(c->w, plan, i) : 0;
-        add_phase(c, at++, "columns", wave, skl_slab_tasks(plan) * slabs, plan->tiles, 1, 0,
-                  n * (again + columns + DZ));
+        add_phase(c, at++, "columns", wave, CUT_SLABS, skl_slab_tasks(plan) * slabs, again + columns + DZ);
         if (tasks)
-            add_phase(c, at++, "rows", wave, tasks, 0, 1, 0, n * (double)plan->columns * rows / (double)tasks);
+            add_phase(c, at++, "rows", wave, CUT_EVENLY, tasks, rows);
     }
     if (rows > 0)
-        add_phase(c, at, "write", wave, panels, 0, 1, 0,
-                  nr * rows * (WRITE + (plan->by_tile ? ADD * (double)wave->chunks : 0)));
+        add_phase(c, at, "write", wave, CUT_PANELS, 1,
+                  nr * rows * (WRITE + (plan->by_tile ? ADD * (double)plan->chunks : 0)));
 }
 
 static void add_wave(struct counter *c, const struct wave *wave)
 {
     const struct skl_plan *plan = c->plan;
     int nr = plan->kernels->nr, at = 0;
-    int64_t panels = (wave->rows + nr - 1) / nr, ways = plan->fine ? plan->fine : 1;
-    double score, rows, columns, n = (double)(panels * nr);
+    int64_t ways = plan->fine ? plan->fine : 1;
+    double score, rows, columns;
     entries_of(c->w, &score, &rows, &columns);
-    add_phase(c, at++, "pack", wave, panels, 0, 1, 0, nr * score * PACK);
+    add_phase(c, at++, "pack", wave, CUT_PANELS, 1, nr * score * PACK);
     if (plan->keeps_heads & 1 << !c->w->student) {
         const struct skl_work_side *t = &c->w->side[!c->w->student];
         double heads = (double)t->members, of_heads = (double)skl_entries(t);
-        add_phase(c, at++, "heads", wave, wave->chunks, plan->tiles, 1, 0, n * (of_heads + heads * KEEP));
-        add_phase(c, at++, "sums", wave, panels, 0, 1, 0, nr * heads * (double)plan->tiles * MIX);
+        add_phase(c, at++, "heads", wave, CUT_CHUNKS, 1, of_heads + heads * KEEP);
+        add_phase(c, at++, "sums", wave, CUT_PANELS, 1, nr * heads * (double)plan->tiles * MIX);
         score += heads * MIX - of_heads;
     }
     double finish = nr * (FINISH_ROW + FINISH_CHUNK * (double)plan->chunks);
     if (plan->call != SKL_CALL_BACKWARD) {
-        add_phase(c, at++, "sweep", wave, wave->chunks, plan->tiles, ways, 1, n * (score + PUSH));
-        add_phase(c, at++, "finish", wave, panels, 0, 1, 0, finish);
+        add_phase(c, at++, "sweep", wave, CUT_CHUNKS, ways, score + PUSH);
+        add_phase(c, at++, "finish", wave, CUT_PANELS, 1, finish);
     }
     if (plan->second_sweep) {
         double again = plan->recompute || !plan->kept_tiles ? score : 0;
-        add_phase(c, at++, "second sweep", wave, wave->chunks, plan->tiles, ways, 1, n * (again + SUM));
-        add_phase(c, at++, "finish", wave, panels, 0, 1, 0, finish);
+        add_phase(c, at++, "second sweep", wave, CUT_CHUNKS, ways, again + SUM);
+        add_phase(c, at++, "finish", wave, CUT_PANELS, 1, finish);
     }
     if (c->w->grads)
-        add_grads(c, at, wave, panels);
+        add_grads(c, at, wave);
 }
 
 /* Threads that work alone: all of a group is one task. */
 static void add_groups(struct counter *c)
 {
     const struct skl_plan *plan = c->plan;
-    double score, rows, columns, n = (double)(plan->rows * plan->group);
+    double score, rows, columns, seen = 0, n = (double)plan->rows;
     entries_of(c->w, &score, &rows, &columns);
-    double each = n * (double)plan->columns * (score + PUSH + rows + columns + (c->w->grads ? DZ : 0)) +
+    for (int64_t k = 0; k * plan->block_rows < plan->rows; k++) {
+        struct seen b;
+        see(c, k, &b);
+        seen += scores(c, &b, 0, b.panels, 0, b.tiles);
+    }
+    double each = seen * (score + PUSH + rows + columns + (c->w->grads ? DZ : 0)) +
                   n * (FINISH_ROW + score * PACK + rows * WRITE);
-    struct wave all = {1, plan->rows, 1, 1};
-    add_phase(c, 0, "groups", &all, plan->groups, 0, 1, 0, each);
+    struct wave all = {.blocks = 1, .times = 1, .block = {{.panels = plan->groups}}};
+    add_phase(c, 0, "groups", &all, CUT_PANELS, 1, each * (double)plan->group);
+}
+
+/* ------------------------------------------------------------------------------------------------- waves --- */
+
+/* 'n' blocks at once, the first of them the k-th of a segment, the others 'step' further each. Waves that are alike and
+ * come one after the other are counted together. */
+static void put_wave(struct counter *c, int64_t n, int64_t k, int64_t step, double times)
+{
+    struct wave *wave = &c->next;
+    int64_t of_segment = (c->plan->rows + c->plan->block_rows - 1) / c->plan->block_rows;
+    memset(wave, 0, sizeof *wave);
+    wave->blocks = n;
+    for (int64_t i = 0; i < n; i++) {
+        if (i && !step)
+            wave->block[i] = wave->block[0];
+        else
+            see(c, (k + i * step) % of_segment, &wave->block[i]);
+        wave->block[i].chunks = skl_chunks_of(c->plan, n, wave->block[i].tiles);
+    }
+    wave->times = c->wave.times;
+    int same = memcmp(wave, &c->wave, sizeof *wave) == 0;
+    if (!same) {
+        add_wave(c, &c->wave);
+        c->wave = *wave, c->wave.times = 0;
+    }
+    c->wave.times += times;
 }
 
 int skl_count_phases(const struct skl_work *w, const struct skl_plan *plan, struct skl_phase phases[SKL_PHASES_MAX])
 {
-    static struct counter c; /* 32 KiB */
-    c = (struct counter){.w = w, .plan = plan, .phases = phases};
+    static struct counter c; /* 50 KiB */
+    memset(&c, 0, sizeof c);
+    c.w = w, c.plan = plan, c.phases = phases;
     if (plan->alone) {
         add_groups(&c);
         return c.n;
     }
-    /* Row blocks of a group come one after the other, groups side by side; otherwise all blocks are alike. */
-    int64_t rows = plan->block_rows, in_segment = plan->rows / rows, left = plan->rows % rows;
-    int64_t side_by_side = plan->own_columns ? plan->groups : w->segments,
-            in_turn = plan->own_columns ? plan->group : 1;
-    for (int last = 0; last < 2; last++) {
-        int64_t blocks = plan->own_columns ? side_by_side : side_by_side * (last ? left > 0 : in_segment);
-        int64_t turns = plan->own_columns ? in_turn * (last ? left > 0 : in_segment) : 1;
-        for (int64_t k = 0; turns > 0 && k < 2; k++) { /* whole waves, and the rest */
-            int64_t n = k ? blocks % plan->blocks : plan->blocks;
-            struct wave wave = {n, last ? left : rows, 0, (double)(turns * (k ? n > 0 : blocks / plan->blocks))};
-            wave.chunks = skl_chunks_of(plan, n, plan->tiles);
-            if (n && wave.times > 0)
-                add_wave(&c, &wave);
-        }
-    }
+    int64_t of_segment = (plan->rows + plan->block_rows - 1) / plan->block_rows, blocks = w->segments * of_segment;
+    for (int64_t k = 0; !plan->own_columns && k < blocks; k += plan->blocks)
+        put_wave(&c, least(plan->blocks, blocks - k), k, 1, 1);
+    /* Groups side by side, the blocks of each one after the other; then the groups that are left. */
+    int64_t whole = plan->own_columns ? plan->groups / plan->blocks : 0, left = plan->groups % plan->blocks;
+    for (int64_t k = 0; whole && k < of_segment; k++) put_wave(&c, plan->blocks, k, 0, (double)(whole * plan->group));
+    for (int64_t k = 0; plan->own_columns && left && k < of_segment; k++) put_wave(&c, left, k, 0, (double)plan->group);
+    add_wave(&c, &c.wave);
     return c.n;
 }
 
