@@ -41,6 +41,7 @@ set(sources
   src/cpu/run.c
   src/cpu/schedule.c
   src/cpu/score.c
+  src/cpu/shares.c
   src/cpu/sink.c
   src/cpu/support.c
   src/cpu/team.c

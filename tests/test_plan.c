@@ -9,25 +9,32 @@
 /* Efficiency on other numbers of threads; and what units lose that take 32 columns of bf16 at once. */
 static const double USUAL = 0.85, WIDE_STEPS = 0.005;
 
+enum { ALL = -2 }; /* columns, whatever the row */
+
 struct shape {
     const char *name;
     int linear, grads; /* 1: of both operands, 2: of a alone */
     int64_t heads, rows, cols, dim;
+    int64_t left; /* of the diagonal, so many columns at most, and none right of it; -1: of a causal row all; ALL */
     double least; /* efficiency on 128 threads */
 };
 
 static const struct shape shapes[] = {
-    {"16 heads x 8192", 0, 0, 16, 8192, 8192, 128, 0.90},
-    {"16 heads x 8192, gradient", 0, 1, 16, 8192, 8192, 128, 0.90},
-    {"one head x 32768", 0, 0, 1, 32768, 32768, 128, 0.90},
-    {"one head x 32768, gradient", 0, 1, 1, 32768, 32768, 128, 0.90},
-    {"one head x 8192, gradient of the queries", 0, 2, 1, 8192, 8192, 128, 0.90},
-    {"linear 4096 x 128000", 1, 0, 1, 4096, 128000, 4096, 0.90},
-    {"linear 4096 x 128000, gradient", 1, 1, 1, 4096, 128000, 4096, 0.90},
-    {"384 short heads, gradient", 0, 1, 384, 120, 120, 64, 0.90},
-    {"one head x 4096, gradient", 0, 1, 1, 4096, 4096, 64, 0},
-    {"3 heads x 700, gradient", 0, 1, 3, 700, 500, 100, 0},
-    {"linear 300 x 5000, gradient", 1, 1, 1, 300, 5000, 700, 0},
+    {"16 heads x 8192", 0, 0, 16, 8192, 8192, 128, ALL, 0.90},
+    {"16 heads x 8192, gradient", 0, 1, 16, 8192, 8192, 128, ALL, 0.90},
+    {"one head x 32768", 0, 0, 1, 32768, 32768, 128, ALL, 0.90},
+    {"one head x 32768, gradient", 0, 1, 1, 32768, 32768, 128, ALL, 0.90},
+    {"one head x 8192, gradient of the queries", 0, 2, 1, 8192, 8192, 128, ALL, 0.90},
+    {"linear 4096 x 128000", 1, 0, 1, 4096, 128000, 4096, ALL, 0.90},
+    {"linear 4096 x 128000, gradient", 1, 1, 1, 4096, 128000, 4096, ALL, 0.90},
+    {"16 heads x 8192, causal", 0, 0, 16, 8192, 8192, 128, -1, 0.90},
+    {"16 heads x 8192, causal, gradient", 0, 1, 16, 8192, 8192, 128, -1, 0.90},
+    {"16 heads x 8192, window of 1024", 0, 0, 16, 8192, 8192, 128, 1024, 0.80},
+    {"one head x 32768, causal", 0, 0, 1, 32768, 32768, 128, -1, 0.90},
+    {"384 short heads, gradient", 0, 1, 384, 120, 120, 64, ALL, 0.90},
+    {"one head x 4096, gradient", 0, 1, 1, 4096, 4096, 64, ALL, 0},
+    {"3 heads x 700, gradient", 0, 1, 3, 700, 500, 100, ALL, 0},
+    {"linear 300 x 5000, gradient", 1, 1, 1, 300, 5000, 700, ALL, 0},
 };
 
 /* An address that nobody reads. */
@@ -45,6 +52,7 @@ static void make(const struct shape *s, int dtype, int threads, size_t limit, st
     struct skl_outputs out = skl_no_outputs();
     double value;
     enum skl_call call = s->grads ? SKL_CALL_VALUE_AND_GRAD : SKL_CALL_VALUE;
+    p.causal = s->left != ALL, p.window_left = s->left == ALL ? -1 : s->left;
     p.threads = threads, p.workspace_limit = limit, out.value = &value;
     if (s->grads)
         out.s.a = nowhere(s, SKL_F32, 4, s->rows);
@@ -94,7 +102,7 @@ static void threads_of(const struct shape *s, int dtype, int limited)
         CHECK(many.threads > 1 || fabs(all - 1) <= 1e-9, "one thread alone: %g", all);
         if (!limited && s->least > 0) {
             int wide = dtype == SKL_BF16 && many.products[1]->step > 0;
-            double least = counts[n] < 128 ? USUAL : s->least - (wide ? WIDE_STEPS : 0);
+            double least = counts[n] < 128 ? fmin(USUAL, s->least) : s->least - (wide ? WIDE_STEPS : 0);
             CHECK(many.threads == counts[n], "%d threads of %d", many.threads, counts[n]);
             CHECK(counts[n] > 128 || all >= least, "efficiency %.3f below %.2f", all, least);
         }

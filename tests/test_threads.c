@@ -138,6 +138,7 @@ static void more_than_chunks(void)
         struct snapshot one = {0};
         kit_set_smooth(&c, k / 2);
         c.causal = k / 2 % 2, c.own = k / 4 % 2, c.dtype[S] = k / 2 % 3, c.weights = k / 2 % 3;
+        c.left = k / 2 % 3 == 2 ? 400 : -1;
         test_build(&f, &c);
         for (int n = 0; n < COUNT(counts); n++) {
             f.p.threads = counts[n];

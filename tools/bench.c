@@ -258,7 +258,8 @@ static void check_case(const struct bench *bench)
         {linear && (c->support || c->mix || c->lses), "--support, --mix or --lses with --op = linear"},
         {c->support_block && !c->support, "--support-block without --support"},
         {c->round_dz && c->dtype[S] != SKL_BF16, "--round-dz without --dtype = bf16"},
-        {value && (c->round_dz || c->skip_below > 0), "--round-dz or --skip-below with --pass = value: it has no gradients"},
+        {value && (c->round_dz || c->skip_below > 0),
+         "--round-dz or --skip-below with --pass = value: it has no gradients"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong) {

@@ -22,6 +22,7 @@ enum {
     SKL_BLOCKS = 8,          /* most blocks at once ... */
     SKL_TASKS = 128,         /* ... and with their chunks, enough tasks for the threads of a large machine */
     SKL_TASKS_LONG = 384,    /* where dim is long: as many for each of 64, 96, 128 or 192 threads */
+    SKL_NEAR_TILES = 32,     /* so many tiles of scores that a block keeps are in a core's part of L3 */
     SKL_CHUNKS_BY_TILE = 16, /* chunks of a block, when each has its own sum of da */
     SKL_LISTED = 4           /* lists of entries are faster than dense products while at most one entry in 4 counts */
 };
@@ -283,6 +284,14 @@ enum skl_status skl_make_plan(enum skl_call call, const struct skl_work *w, stru
 /* choices.c: fills in what follows from the call, plan->call, and from the sizes of its segments. */
 enum skl_status skl_choose_ways(const struct skl_work *w, struct skl_plan *plan);
 int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan);
+
+/* shares.c: of 'groups' blocks at least 'from' at once, so that all threads have as much to do; at last the threads. */
+int64_t skl_even_blocks(const struct skl_work *w, const struct skl_plan *plan, int64_t groups, int64_t from);
+void skl_choose_threads(const struct skl_work *w, struct skl_plan *plan);
+/* It may ask for other numbers of blocks: what they take; all that a plan takes; do threads clear their groups' b? */
+size_t skl_count_bytes(const struct skl_work *w, struct skl_plan *plan);
+size_t skl_plan_bytes(const struct skl_plan *plan);
+int skl_clears_groups(const struct skl_work *w);
 
 /* keys.c: which rows of lists of keys share a block, and in which kernels. */
 void skl_choose_queries(const struct skl_work *w, struct skl_plan *plan);
