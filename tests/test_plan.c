@@ -30,6 +30,8 @@ static const struct shape shapes[] = {
     {"16 heads x 8192, causal", 0, 0, 16, 8192, 8192, 128, -1, 0.90},
     {"16 heads x 8192, causal, gradient", 0, 1, 16, 8192, 8192, 128, -1, 0.90},
     {"16 heads x 8192, window of 1024", 0, 0, 16, 8192, 8192, 128, 1024, 0.80},
+    {"16 heads x 8192, window of 1024, gradient", 0, 1, 16, 8192, 8192, 128, 1024, 0.76},
+    {"32 heads x 4096, gradient", 0, 1, 32, 4096, 4096, 128, ALL, 0.82},
     {"one head x 32768, causal", 0, 0, 1, 32768, 32768, 128, -1, 0.90},
     {"384 short heads, gradient", 0, 1, 384, 120, 120, 64, ALL, 0.90},
     {"one head x 4096, gradient", 0, 1, 1, 4096, 4096, 64, ALL, 0},

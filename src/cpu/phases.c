@@ -37,7 +37,7 @@ struct seen {
 struct wave {
     int64_t blocks;
     double times; /* how many waves are like this one */
-    struct seen block[SKL_BLOCKS];
+    struct seen block[SKL_BLOCKS_BY_TILE];
 };
 
 /* How a block's work in a phase is cut into tasks. */
@@ -270,7 +270,7 @@ static void put_wave(struct counter *c, int64_t n, int64_t k, int64_t step, doub
 
 int skl_count_phases(const struct skl_work *w, const struct skl_plan *plan, struct skl_phase phases[SKL_PHASES_MAX])
 {
-    static struct counter c; /* 50 KiB */
+    static struct counter c; /* 130 KiB */
     memset(&c, 0, sizeof c);
     c.w = w, c.plan = plan, c.phases = phases;
     if (plan->alone) {

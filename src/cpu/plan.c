@@ -164,7 +164,8 @@ static void choose_blocks(const struct skl_work *w, struct skl_plan *plan)
     if (plan->by_tile)
         enough = skl_even_blocks(w, plan, most(groups, 1), most(TASKS_KEPT / seen, 1));
     plan->wave_tiles = plan->kept_tiles || plan->by_tile ? most(TASKS_KEPT, enough * seen) : SKL_BLOCKS * plan->tiles;
-    int64_t blocks = w->sequences ? SKL_BLOCKS : least(SKL_BLOCKS, most(plan->wave_tiles / seen, 1));
+    int64_t highest = plan->by_tile ? skl_most_blocks(w) : SKL_BLOCKS;
+    int64_t blocks = w->sequences ? SKL_BLOCKS : least(highest, most(plan->wave_tiles / seen, 1));
     plan->blocks = (int)most(least(groups, blocks), 1);
 }
 

@@ -21,6 +21,7 @@ enum {
     SKL_BLOCK = 512,         /* most rows of a block */
     SKL_BLOCKS = 8,          /* most blocks at once ... */
     SKL_TASKS = 128,         /* ... and with their chunks, enough tasks for the threads of a large machine */
+    SKL_BLOCKS_BY_TILE = 32, /* where no sum depends on their number: most blocks for many threads */
     SKL_TASKS_LONG = 384,    /* where dim is long: as many for each of 64, 96, 128 or 192 threads */
     SKL_NEAR_TILES = 32,     /* so many tiles of scores that a block keeps are in a core's part of L3 */
     SKL_CHUNKS_BY_TILE = 16, /* chunks of a block, when each has its own sum of da */
@@ -286,6 +287,7 @@ enum skl_status skl_choose_ways(const struct skl_work *w, struct skl_plan *plan)
 int64_t skl_least_tiles_of_chunk(const struct skl_plan *plan);
 
 /* shares.c: of 'groups' blocks at least 'from' at once, so that all threads have as much to do; at last the threads. */
+int64_t skl_most_blocks(const struct skl_work *w);
 int64_t skl_even_blocks(const struct skl_work *w, const struct skl_plan *plan, int64_t groups, int64_t from);
 void skl_choose_threads(const struct skl_work *w, struct skl_plan *plan);
 /* It may ask for other numbers of blocks: what they take; all that a plan takes; do threads clear their groups' b? */

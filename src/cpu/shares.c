@@ -7,12 +7,12 @@
 #include "plan.h"
 
 /* Scores that are made twice for speed are kept where these threads would have less than this share of the work. */
-static const double KEPT_SHARE = 0.7;
+static const double KEPT_SHARE = 0.8;
 
 enum {
-    MANY_THREADS = 8, /* with two, finer tasks took up to 5 % longer than what they made more even */
-    PACKED_ROWS = 8,  /* packing a tile of columns costs about as much as its products with so many rows */
-    ALONE_SHARE = 4,  /* groups that are a thread's alone: that many of the longest for each, so that none waits long */
+    MANY_THREADS = 8,
+    PACKED_ROWS = 8, /* packing a tile of columns costs about as much as its products with so many rows */
+    ALONE_SHARE = 4, /* groups that are a thread's alone: that many of the longest for each, so that none waits long */
     THREAD_WORK = 1 << 20, /* least multiply-adds for a thread: some 20 us, a few times what waking one costs */
     DA_ENTRIES = 192,      /* entries of da that a task takes, about, */
     DA_ENTRIES_LEAST = 96, /* or where there are more threads */
@@ -30,9 +30,11 @@ static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
            !plan->others;
 }
 
-static int along_diagonal(const struct skl_work *w)
+/* Blocks of a wave along a diagonal see different numbers of columns, so that tasks are of all sizes. Few threads do not
+ * wait long for the last one: with two, finer tasks took up to 5 % longer than what they made more even. */
+static int uneven(const struct skl_work *w, int64_t threads)
 {
-    return w->left >= 0 || w->right >= 0;
+    return (w->left >= 0 || w->right >= 0) && threads >= MANY_THREADS;
 }
 
 /* Chunks, of 'chunks', of a block that sees as many columns as a row does on average. */
@@ -43,12 +45,22 @@ static int64_t usual_chunks(const struct skl_work *w, const struct skl_plan *pla
 }
 
 /* How many threads' work 'threads' threads do in the same time: those that wait for the last task count for nothing.
- * Along a diagonal tasks are of all sizes, and the last one keeps the others waiting for half of it or more. */
+ * If tasks are of all sizes, they wait for half of it or more. */
 static double reach(const struct skl_work *w, const struct skl_plan *plan, int threads)
 {
-    int64_t tasks = plan->blocks * (along_diagonal(w) ? usual_chunks(w, plan, plan->chunks) : plan->chunks);
-    double turns = along_diagonal(w) ? 1 + (double)tasks / threads : (double)((tasks + threads - 1) / threads);
-    return may_be_fine(w, plan) ? threads : (double)tasks / turns;
+    int64_t tasks = plan->blocks * plan->chunks, turns = (tasks + threads - 1) / threads;
+    if (may_be_fine(w, plan))
+        return threads;
+    if (!uneven(w, threads))
+        return (double)tasks / (double)turns;
+    tasks = plan->blocks * usual_chunks(w, plan, plan->chunks);
+    return (double)tasks / (1 + (double)tasks / threads);
+}
+
+/* By tile. */
+int64_t skl_most_blocks(const struct skl_work *w)
+{
+    return w->threads >= MANY_THREADS ? SKL_BLOCKS_BY_TILE : SKL_BLOCKS;
 }
 
 /* By tile: how many blocks at once, of 'from' or more, as few as give all threads as much to do. They are of different
@@ -57,9 +69,9 @@ int64_t skl_even_blocks(const struct skl_work *w, const struct skl_plan *plan, i
 {
     double best = 0;
     int64_t even = from, threads = w->threads;
-    if (along_diagonal(w) && threads >= MANY_THREADS)
+    if (uneven(w, threads))
         return most(from, (2 * threads - 1) / usual_chunks(w, plan, plan->tasks) + 1); /* tasks are of all sizes */
-    for (int64_t blocks = from; blocks <= least(groups, SKL_BLOCKS) && best < 0.9; blocks++) {
+    for (int64_t blocks = from; blocks <= least(groups, skl_most_blocks(w)) && best < 0.9; blocks++) {
         int64_t whole = (blocks * plan->tasks + threads - 1) / threads, left = groups % blocks * plan->tasks;
         int64_t turns = groups / blocks * whole + (left + threads - 1) / threads;
         double share = (double)(groups * plan->tasks) / (double)(turns * threads);
@@ -92,10 +104,9 @@ static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
         }
 }
 
-/* Along a diagonal, blocks of a wave see different numbers of columns, and tiles cannot be as wide as would make their
- * chunks equal: at the end of a phase threads wait for the last task. Smaller ones make that shorter, but each part of
- * the panels packs the columns for itself. */
-static int fine_diagonal(const struct skl_work *w, const struct skl_plan *plan)
+/* At the end of a phase threads wait for the last task. Smaller ones make that shorter, but each part of the panels packs
+ * the columns for itself. */
+static int fine_uneven(const struct skl_work *w, const struct skl_plan *plan)
 {
     int64_t chunks = plan->blocks * usual_chunks(w, plan, plan->chunks);
     double shortest = 0;
@@ -114,8 +125,8 @@ static int fine_diagonal(const struct skl_work *w, const struct skl_plan *plan)
  * 0 where chunks do (0.85: packing the columns for each part, and a phase more for db, cost something). */
 static int choose_fine(const struct skl_work *w, const struct skl_plan *plan)
 {
-    if (along_diagonal(w) && plan->threads >= MANY_THREADS)
-        return fine_diagonal(w, plan);
+    if (uneven(w, plan->threads))
+        return fine_uneven(w, plan);
     int64_t chunks = plan->blocks * plan->chunks, tiles = (plan->tiles + plan->chunks - 1) / plan->chunks;
     double best = 0;
     int fine = 0;
