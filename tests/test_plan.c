@@ -27,6 +27,7 @@ static const struct shape shapes[] = {
     {"one head x 8192, gradient of the queries", 0, 2, 1, 8192, 8192, 128, ALL, 0.90},
     {"linear 4096 x 128000", 1, 0, 1, 4096, 128000, 4096, ALL, 0.90},
     {"linear 4096 x 128000, gradient", 1, 1, 1, 4096, 128000, 4096, ALL, 0.90},
+    {"linear 8192 x 128000, dim 2048, gradient", 1, 1, 1, 8192, 128000, 2048, ALL, 0.85},
     {"16 heads x 8192, causal", 0, 0, 16, 8192, 8192, 128, -1, 0.90},
     {"16 heads x 8192, causal, gradient", 0, 1, 16, 8192, 8192, 128, -1, 0.90},
     {"16 heads x 8192, window of 1024", 0, 0, 16, 8192, 8192, 128, 1024, 0.80},

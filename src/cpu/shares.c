@@ -93,14 +93,15 @@ static void choose_da_tasks(const struct skl_work *w, struct skl_plan *plan)
     int64_t aim = plan->products[1]->enter ? plan->products[1]->kc : DA_ENTRIES;
     int64_t usual = most((dim + aim - 1) / aim, 2), finest = most(dim / DA_ENTRIES_LEAST, usual);
     double best = 0;
-    for (int64_t rows = 1; rows <= (plan->panels + 3) / 4; rows++)
+    for (int64_t rows = 1; rows <= plan->panels; rows++)
         for (int64_t parts = usual; parts <= finest; parts++) {
             int64_t each = round_up((dim + parts - 1) / parts, plan->strip), panels = (plan->panels + rows - 1) / rows;
             int64_t turns = ((dim + each - 1) / each * rows + plan->threads - 1) / plan->threads;
             double even = (double)(dim * plan->panels) / (double)(plan->threads * turns * each * panels);
-            if (even <= best || best >= 0.95)
+            double packs = 1 + (double)(PACKED_ROWS * (rows - 1)) / plan->block_rows; /* beyond the first part's */
+            if (even / packs <= best || best >= 0.95)
                 continue;
-            best = even, plan->da_parts = parts, plan->da_row_parts = rows;
+            best = even / packs, plan->da_parts = parts, plan->da_row_parts = rows;
         }
 }
 
