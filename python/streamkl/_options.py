@@ -61,6 +61,7 @@ class _EveryOptions(TypedDict, total=False):
     workspace_limit: Annotated[Optional[int], Option(None, "int", check.memory)]
     skip_below: Annotated[float, Option(0.0, "float", check.share)]
     split_f32: Annotated[Optional[bool], Option(None, "int", check.split)]
+    round_dz: Annotated[bool, Option(False, "bool", check.flag)]
 
 
 class _Options(_EveryOptions, total=False):
@@ -80,7 +81,6 @@ class _LiveOptions(_Options, total=False):
     scale_t: Annotated[Optional[float], Option(None, "float", check.scale)]
     softcap_t: Annotated[Optional[float], Option(None, "float", check.softcap)]
     any_order: Annotated[bool, Option(False, "bool", check.flag)]
-    round_dz: Annotated[bool, Option(False, "bool", check.flag)]
 
 
 class AttentionOptions(_LiveOptions, total=False):

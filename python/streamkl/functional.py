@@ -291,7 +291,7 @@ def linear_topk_kl(
     details: kl, ce, lse_s, entropy_s, logprob_s, top1_s, mass_s (of mass_ids), sum, count, as in linear_kl. With
         "renormalise", lse_s, entropy_s, top1_s and mass_s are over all of V, and cost a sweep of it.
     weight, bias_s, scale_s, softcap_s, columns, reduction, num_items, threads, isa, workspace_limit, skip_below,
-        split_f32: as in linear_kl.
+        round_dz, split_f32: as in linear_kl.
 
     The lists get no gradient. On CUDA they are not looked at: an id that is neither a column nor -1 makes its token NaN.
     """
@@ -328,7 +328,7 @@ def linear_cross_entropy(
     bias, scale, softcap, columns, reduction, num_items, details, mass_ids: as in linear_kl; details are those of a
         student.
     group, rows, check: as in linear_kl, w and bias being this rank's part of the vocabulary; labels count all of it.
-    threads, isa, workspace_limit, skip_below: how it is computed; see docs/python.md.
+    threads, isa, workspace_limit, skip_below, round_dz, split_f32: how it is computed; see docs/python.md.
     """
     _refuse_other_shapes(x, w, labels, weight)
     if group is not None or rows is not None or check is not None or spread(x, w, weight, bias):

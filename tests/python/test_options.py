@@ -34,6 +34,11 @@ def attention(face=streamkl, **options):
     return face.attention_kl(*[t.numpy() for t in x] if face is streamkl.numpy else x, **options)
 
 
+def cross_entropy(face=streamkl, **options):
+    x = [torch.ones(3, 8), torch.ones(5, 8), torch.tensor([0, 4, 2])]
+    return face.linear_cross_entropy(*[t.numpy() for t in x] if face is streamkl.numpy else x, **options)
+
+
 FACES = (streamkl, streamkl.numpy)
 
 
@@ -109,6 +114,7 @@ REACHED = [
     (linear, dict(any_order=True), "any_order", 1),
     (attention, dict(any_order=True), "any_order", 1),
     (linear, dict(round_dz=True), "round_dz", 1),
+    (cross_entropy, dict(round_dz=True), "round_dz", 1),
     (linear, dict(split_f32=False), "split_f32", 1),
     (attention, dict(split_f32=True), "split_f32", 2),
     (attention, dict(causal=True), "causal", 1),
@@ -129,7 +135,16 @@ def test_every_option_arrives(monkeypatch, face, call, options, field, want):
     call(face)
     default = dict(zip(_c.PROBLEM.names, _c.PROBLEM._struct.unpack(problems[1])))
     assert seen[field] == want != default[field]
-    others = set(default) - {field, "divergence", "a_s", "b_s", "a_t", "b_t", *("window_left", "window_right")}
+    others = set(default) - {
+        field,
+        "divergence",
+        "labels_at",
+        "a_s",
+        "b_s",
+        "a_t",
+        "b_t",
+        *("window_left", "window_right"),
+    }
     assert all(seen[name] == default[name] for name in others)
 
 
