@@ -154,6 +154,31 @@ static void more_than_chunks(void)
     }
 }
 
+/* Where logits are made again, the tiles of a slab are shared by as many threads as there are. */
+static void slabs(void)
+{
+    static const int counts[] = {1, 12, 40};
+    static const enum kit_way ways[] = {KIT_BACKWARD, KIT_RECOMPUTE};
+    for (int k = 0; k < (test_quick() ? 2 : 4); k++) {
+        struct kit_fixture f;
+        struct kit_case c = kit_linear_case(90, test_quick() ? 3000 : 7000, 600);
+        struct snapshot one = {0};
+        c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32;
+        test_build(&f, &c);
+        for (int n = 0; n < COUNT(counts); n++) {
+            f.p.threads = counts[n];
+            test_context("%s of %s, %d threads", kit_way_names[ways[k % 2]], k / 2 ? "bf16" : "f32", f.p.threads);
+            run(&f, ways[k % 2], NULL);
+            if (n == 0)
+                take_snapshot(&f, &one);
+            else
+                check_same(&f, &one, "against 1 thread");
+        }
+        free_snapshot(&one);
+        test_destroy(&f);
+    }
+}
+
 /* [batch][heads][rows] */
 static struct skl_tensor of_rows(int dtype, const void *data, int64_t batch, int64_t heads, int64_t rows)
 {
@@ -328,6 +353,7 @@ int main(void)
     CHECK(skl_max_threads() >= 1, "threads = 0 means %d", skl_max_threads());
     same_bits();
     more_than_chunks();
+    slabs();
     rows_that_see_nothing();
     at_the_same_time();
     progress();

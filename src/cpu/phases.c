@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model of the executor (run.c) that counts instead of computing: the same waves, tasks and order of tasks; a thread
- * takes the next task when it is done with its last one, as queues with stealing let it. What a task costs is the
+ * A model of the executor (run.c) that counts instead of computing: the same waves and tasks, handed out in order to the
+ * thread that is free first, where real ones begin with queues of their own and steal. What a task costs is the
  * products' multiply-adds and, for the rest, numbers of multiply-adds that take as long (docs/performance.md has the
  * measured ones; those of single rows are rough, and matter where a wave has few rows). Packing the columns of a chunk
- * counts as work nowhere: parts of its panels do it once more each, which is 8 rows' worth of products.
+ * is not counted: each part of its panels packs them again, which takes as long as the products of 8 rows.
  */
 #include "phases.h"
 
@@ -41,50 +41,70 @@ struct wave {
 };
 
 /* How a block's work in a phase is cut into tasks. */
-enum cut {
-    CUT_PANELS, /* a task for each panel, which costs 'each' */
-    CUT_CHUNKS, /* for each chunk of the columns, and each of 'ways' parts of the panels; by scores, 'each' for one */
-    CUT_TILES,  /* for each tile of all panels, and each of 'ways' equal parts of it; by scores */
-    CUT_SLABS,  /* for 'ways' parts of the columns, of all panels; by scores */
-    CUT_EVENLY  /* into 'ways' equal parts; by scores */
+struct cut {
+    enum {
+        PANELS, /* a task for each panel, which costs 'each' */
+        CHUNKS, /* for each chunk of the columns, and each of 'ways' parts of the panels; by scores, 'each' for one */
+        TILES,  /* for each tile of all panels, and each of 'ways' equal parts of it; by scores */
+        SLAB,   /* for 'ways' parts of tiles first .. last-1 of the columns, of all panels; by scores */
+        DIM     /* of these tiles into 'ways' parts, some of dim and 'rows' of the panels; by scores */
+    } into;
+    int64_t ways, first, last, rows;
 };
 
 struct counter {
     const struct skl_work *w;
     const struct skl_plan *plan;
     struct skl_phase *phases;
-    int n; /* phases known */
+    int n;                      /* phases known */
+    struct skl_segment segment; /* all are taken to be like the first one */
+    int64_t first, rows;        /* of its rows, those that see something */
     double load[SKL_THREADS_MAX];
     struct wave wave, next; /* not counted yet */
 };
 
 /* ------------------------------------------------------------------------------------------------- blocks --- */
 
-/* The columns that rows first .. end-1 of the segment see. Those of a row are one range, and so are those of neighbours. */
-static struct skl_range columns_of_rows(const struct skl_work *w, const struct skl_segment *s, int64_t first,
-                                        int64_t end)
+static struct skl_range columns_of_row(const struct counter *c, int64_t row)
+{
+    int64_t at[3];
+    skl_row_index(c->w, skl_segment_row(c->w, &c->segment, row), at);
+    return skl_row_range(c->w, &c->segment, at);
+}
+
+/* Blocks have no rows that see nothing, which a mask leaves at the segment's begin and end. */
+static void find_rows(struct counter *c)
+{
+    int64_t first = 0, end;
+    struct skl_range r;
+    c->segment = skl_segment_at(c->w, 0);
+    for (end = c->segment.rows; end > 0 && (r = columns_of_row(c, end - 1), r.lo >= r.hi);) end--;
+    while (first < end && (r = columns_of_row(c, first), r.lo >= r.hi)) first++;
+    c->first = first, c->rows = end - first;
+}
+
+/* The columns that rows first .. end-1 of those see. Those of a row are one range, and so are those of neighbours. */
+static struct skl_range columns_of_rows(const struct counter *c, int64_t first, int64_t end)
 {
     struct skl_range all = {INT64_MAX, 0};
     for (int64_t i = first; i < end; i++) {
-        int64_t at[3];
-        skl_row_index(w, skl_segment_row(w, s, i), at);
-        struct skl_range r = skl_row_range(w, s, at);
+        struct skl_range r = columns_of_row(c, c->first + i);
         if (r.lo < r.hi)
             all.lo = least(all.lo, r.lo), all.hi = most(all.hi, r.hi);
     }
     return all.hi ? all : (struct skl_range){0, 0};
 }
 
-/* The k-th block of a segment. All segments are taken to be like the first one. */
+/* The k-th block of a segment. */
 static void see(const struct counter *c, int64_t k, struct seen *b)
 {
     const struct skl_plan *plan = c->plan;
-    struct skl_segment s = skl_segment_at(c->w, 0);
-    int64_t nr = plan->kernels->nr, from = k * plan->block_rows, end = least(from + plan->block_rows, plan->rows);
+    int64_t nr = plan->kernels->nr, from = k * plan->block_rows, end = least(from + plan->block_rows, c->rows);
     int64_t lo = INT64_MAX, hi = 0;
     b->rows = end - from, b->panels = (b->rows + nr - 1) / nr;
     for (int64_t panel = 0; panel < b->panels; panel++) {
-        struct skl_range r = columns_of_rows(c->w, &s, from + panel * nr, least(from + (panel + 1) * nr, end));
+        int64_t row = from + panel * nr;
+        struct skl_range r = columns_of_rows(c, row, least(row + nr, end));
         b->of_panel[panel] = r;
         if (r.hi)
             lo = least(lo, r.lo), hi = most(hi, r.hi);
@@ -113,32 +133,35 @@ static void take_task(struct counter *c, double work)
     c->load[least] += work;
 }
 
-static int64_t tasks_of(const struct seen *b, enum cut cut, int64_t ways)
+static int64_t tasks_of(const struct seen *b, const struct cut *cut)
 {
-    return cut == CUT_PANELS   ? b->panels
-           : cut == CUT_CHUNKS ? b->chunks * ways
-           : cut == CUT_TILES  ? b->tiles * ways
-                               : ways;
+    switch (cut->into) {
+    case PANELS: return b->panels;
+    case CHUNKS: return b->chunks * cut->ways;
+    case TILES: return b->tiles * cut->ways;
+    default: return cut->ways;
+    }
 }
 
-static double work_of_task(const struct counter *c, const struct seen *b, enum cut cut, int64_t ways, int64_t k,
-                           double each)
+static double work_of_task(const struct counter *c, const struct seen *b, const struct cut *cut, int64_t k)
 {
-    int64_t panels = c->plan->panels, part = k / ways, way = k % ways;
-    switch (cut) {
-    case CUT_PANELS: return each;
-    case CUT_CHUNKS:
-        return each * scores(c, b, panels * way / ways, panels * (way + 1) / ways,
-                             skl_first_tile(b->tiles, b->chunks, part), skl_first_tile(b->tiles, b->chunks, part + 1));
-    case CUT_TILES: return each * scores(c, b, 0, panels, part, part + 1) / (double)ways;
-    case CUT_SLABS: return each * scores(c, b, 0, panels, b->tiles * k / ways, b->tiles * (k + 1) / ways);
-    case CUT_EVENLY: return each * scores(c, b, 0, panels, 0, b->tiles) / (double)ways;
+    int64_t panels = c->plan->panels, ways = cut->ways, first = cut->first - b->first_tile, n = cut->last - cut->first;
+    int64_t from, to;
+    switch (cut->into) {
+    case PANELS: return 1;
+    case CHUNKS:
+        from = skl_first_tile(b->tiles, b->chunks, k / ways), to = skl_first_tile(b->tiles, b->chunks, k / ways + 1);
+        return scores(c, b, panels * (k % ways) / ways, panels * (k % ways + 1) / ways, from, to);
+    case TILES: return scores(c, b, 0, panels, k / ways, k / ways + 1) / (double)ways;
+    case SLAB: return scores(c, b, 0, panels, first + n * k / ways, first + n * (k + 1) / ways);
+    case DIM:
+        from = panels * (k % cut->rows) / cut->rows, to = panels * (k % cut->rows + 1) / cut->rows;
+        return scores(c, b, from, to, first, first + n) * (double)cut->rows / (double)ways;
     }
     return 0;
 }
 
-static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, enum cut cut, int64_t ways,
-                      double each)
+static void add_phase(struct counter *c, int at, const char *name, const struct wave *wave, struct cut cut, double each)
 {
     struct skl_phase *phase = &c->phases[at];
     int64_t tasks = 0;
@@ -147,9 +170,9 @@ static void add_phase(struct counter *c, int at, const char *name, const struct 
         *phase = (struct skl_phase){name, 0, 0, 0}, c->n = at + 1;
     for (int i = 0; i < c->plan->threads; i++) c->load[i] = 0;
     for (int64_t i = 0; i < wave->blocks; i++) {
-        int64_t n = tasks_of(&wave->block[i], cut, ways);
+        int64_t n = tasks_of(&wave->block[i], &cut);
         for (int64_t k = 0; k < n; k++) {
-            double work = work_of_task(c, &wave->block[i], cut, ways, k, each);
+            double work = each * work_of_task(c, &wave->block[i], &cut, k);
             take_task(c, work);
             phase->work += work * wave->times;
         }
@@ -179,20 +202,25 @@ static void add_grads(struct counter *c, int at, const struct wave *wave)
     double again = plan->recompute ? score : 0;
     if (plan->fine) {
         int64_t steps = skl_dim_steps(c->w, plan, 0) + skl_dim_steps(c->w, plan, 1);
-        add_phase(c, at++, "rows", wave, CUT_CHUNKS, plan->fine, rows + DZ);
+        add_phase(c, at++, "rows", wave, (struct cut){.into = CHUNKS, .ways = plan->fine}, rows + DZ);
         if (steps)
-            add_phase(c, at++, "columns", wave, CUT_TILES, steps, columns);
+            add_phase(c, at++, "columns", wave, (struct cut){.into = TILES, .ways = steps}, columns);
     } else if (plan->by_tile) {
-        add_phase(c, at++, "tiles", wave, CUT_CHUNKS, 1, again + rows + columns + DZ);
+        add_phase(c, at++, "tiles", wave, (struct cut){.into = CHUNKS, .ways = 1}, again + rows + columns + DZ);
     } else {
-        int64_t tasks = 0, slabs = plan->recompute ? (plan->tiles + plan->kept_tiles - 1) / plan->kept_tiles : 1;
+        int64_t tasks = 0;
         for (int i = 0; i < 2; i++) tasks += c->w->side[i].grad_a.data ? skl_da_tasks(c->w, plan, i) : 0;
-        add_phase(c, at++, "columns", wave, CUT_SLABS, skl_slab_tasks(plan) * slabs, again + columns + DZ);
-        if (tasks)
-            add_phase(c, at++, "rows", wave, CUT_EVENLY, tasks, rows);
+        for (int64_t slab = 0; slab < plan->tiles; slab += plan->kept_tiles) {
+            int64_t last = least(slab + plan->kept_tiles, plan->tiles);
+            add_phase(c, at, "columns", wave, (struct cut){SLAB, skl_slab_tasks(plan), slab, last, 1},
+                      again + columns + DZ);
+            if (tasks)
+                add_phase(c, at + 1, "rows", wave, (struct cut){DIM, tasks, slab, last, plan->da_row_parts}, rows);
+        }
+        at += tasks ? 2 : 1;
     }
     if (rows > 0)
-        add_phase(c, at, "write", wave, CUT_PANELS, 1,
+        add_phase(c, at, "write", wave, (struct cut){.into = PANELS},
                   nr * rows * (WRITE + (plan->by_tile ? ADD * (double)plan->chunks : 0)));
 }
 
@@ -203,23 +231,23 @@ static void add_wave(struct counter *c, const struct wave *wave)
     int64_t ways = plan->fine ? plan->fine : 1;
     double score, rows, columns;
     entries_of(c->w, &score, &rows, &columns);
-    add_phase(c, at++, "pack", wave, CUT_PANELS, 1, nr * score * PACK);
+    add_phase(c, at++, "pack", wave, (struct cut){.into = PANELS}, nr * score * PACK);
     if (plan->keeps_heads & 1 << !c->w->student) {
         const struct skl_work_side *t = &c->w->side[!c->w->student];
         double heads = (double)t->members, of_heads = (double)skl_entries(t);
-        add_phase(c, at++, "heads", wave, CUT_CHUNKS, 1, of_heads + heads * KEEP);
-        add_phase(c, at++, "sums", wave, CUT_PANELS, 1, nr * heads * (double)plan->tiles * MIX);
+        add_phase(c, at++, "heads", wave, (struct cut){.into = CHUNKS, .ways = 1}, of_heads + heads * KEEP);
+        add_phase(c, at++, "sums", wave, (struct cut){.into = PANELS}, nr * heads * (double)plan->tiles * MIX);
         score += heads * MIX - of_heads;
     }
     double finish = nr * (FINISH_ROW + FINISH_CHUNK * (double)plan->chunks);
     if (plan->call != SKL_CALL_BACKWARD) {
-        add_phase(c, at++, "sweep", wave, CUT_CHUNKS, ways, score + PUSH);
-        add_phase(c, at++, "finish", wave, CUT_PANELS, 1, finish);
+        add_phase(c, at++, "sweep", wave, (struct cut){.into = CHUNKS, .ways = ways}, score + PUSH);
+        add_phase(c, at++, "finish", wave, (struct cut){.into = PANELS}, finish);
     }
     if (plan->second_sweep) {
         double again = plan->recompute || !plan->kept_tiles ? score : 0;
-        add_phase(c, at++, "second sweep", wave, CUT_CHUNKS, ways, again + SUM);
-        add_phase(c, at++, "finish", wave, CUT_PANELS, 1, finish);
+        add_phase(c, at++, "second sweep", wave, (struct cut){.into = CHUNKS, .ways = ways}, again + SUM);
+        add_phase(c, at++, "finish", wave, (struct cut){.into = PANELS}, finish);
     }
     if (c->w->grads)
         add_grads(c, at, wave);
@@ -229,9 +257,9 @@ static void add_wave(struct counter *c, const struct wave *wave)
 static void add_groups(struct counter *c)
 {
     const struct skl_plan *plan = c->plan;
-    double score, rows, columns, seen = 0, n = (double)plan->rows;
+    double score, rows, columns, seen = 0, n = (double)c->rows;
     entries_of(c->w, &score, &rows, &columns);
-    for (int64_t k = 0; k * plan->block_rows < plan->rows; k++) {
+    for (int64_t k = 0; k * plan->block_rows < c->rows; k++) {
         struct seen b;
         see(c, k, &b);
         seen += scores(c, &b, 0, b.panels, 0, b.tiles);
@@ -239,7 +267,7 @@ static void add_groups(struct counter *c)
     double each = seen * (score + PUSH + rows + columns + (c->w->grads ? DZ : 0)) +
                   n * (FINISH_ROW + score * PACK + rows * WRITE);
     struct wave all = {.blocks = 1, .times = 1, .block = {{.panels = plan->groups}}};
-    add_phase(c, 0, "groups", &all, CUT_PANELS, 1, each * (double)plan->group);
+    add_phase(c, 0, "groups", &all, (struct cut){.into = PANELS}, each * (double)plan->group);
 }
 
 /* ------------------------------------------------------------------------------------------------- waves --- */
@@ -249,7 +277,7 @@ static void add_groups(struct counter *c)
 static void put_wave(struct counter *c, int64_t n, int64_t k, int64_t step, double times)
 {
     struct wave *wave = &c->next;
-    int64_t of_segment = (c->plan->rows + c->plan->block_rows - 1) / c->plan->block_rows;
+    int64_t of_segment = (c->rows + c->plan->block_rows - 1) / c->plan->block_rows;
     memset(wave, 0, sizeof *wave);
     wave->blocks = n;
     for (int64_t i = 0; i < n; i++) {
@@ -270,14 +298,15 @@ static void put_wave(struct counter *c, int64_t n, int64_t k, int64_t step, doub
 
 int skl_count_phases(const struct skl_work *w, const struct skl_plan *plan, struct skl_phase phases[SKL_PHASES_MAX])
 {
-    static struct counter c; /* 130 KiB */
+    static struct counter c; /* 100 KiB */
     memset(&c, 0, sizeof c);
     c.w = w, c.plan = plan, c.phases = phases;
+    find_rows(&c);
     if (plan->alone) {
         add_groups(&c);
         return c.n;
     }
-    int64_t of_segment = (plan->rows + plan->block_rows - 1) / plan->block_rows, blocks = w->segments * of_segment;
+    int64_t of_segment = (c.rows + plan->block_rows - 1) / plan->block_rows, blocks = w->segments * of_segment;
     for (int64_t k = 0; !plan->own_columns && k < blocks; k += plan->blocks)
         put_wave(&c, least(plan->blocks, blocks - k), k, 1, 1);
     /* Groups side by side, the blocks of each one after the other; then the groups that are left. */

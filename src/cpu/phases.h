@@ -14,7 +14,7 @@ struct skl_phase {
     double work, longest; /* of all waves: in all, and of the thread that has most */
 };
 
-/* The phases of a call; returns how many. Of packed sequences all are taken to be like the first one. */
+/* The phases of a call; returns how many. All segments are taken to be like the first one. */
 int skl_count_phases(const struct skl_work *w, const struct skl_plan *plan, struct skl_phase phases[SKL_PHASES_MAX]);
 
 /* work / (threads x longest), of all phases together; of one phase with n = 1. */

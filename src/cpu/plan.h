@@ -228,12 +228,13 @@ static inline int64_t skl_chunks_of(const struct skl_plan *plan, int64_t blocks,
     return chunks < tiles ? chunks : tiles;
 }
 
-/* Where dim is long, by slabs: tasks that the columns of a slab make; how many entries of da a task takes, whole strips
+/* Where dim is long, by slabs: tasks that the columns of a slab make, as many as there are threads; how many entries of da a task takes, whole strips
  * of the micro-kernel, and how many such tasks a side has, for da_row_parts parts of the rows. */
 static inline int64_t skl_slab_tasks(const struct skl_plan *plan)
 {
-    enum { SLAB_TASKS = 8 };
-    return plan->recompute ? SLAB_TASKS : plan->chunks;
+    enum { LEAST = 8 };
+    int64_t tasks = plan->threads > LEAST ? plan->threads : LEAST;
+    return !plan->recompute ? plan->chunks : tasks < plan->kept_tiles ? tasks : plan->kept_tiles;
 }
 static inline int skl_da_entries_of_task(const struct skl_work *w, const struct skl_plan *plan, int side)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The threads' part of a plan: how many there are, how many blocks are under way, and how finely a block's work is cut,
- * so that all threads have as much to do. No sum depends on any of it.
+ * so that all threads have equal work. No sum depends on any of it.
  */
 #include "numbers.h"
 #include "plan.h"
@@ -30,18 +30,34 @@ static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
            !plan->others;
 }
 
-/* Blocks of a wave along a diagonal see different numbers of columns, so that tasks are of all sizes. Few threads do not
- * wait long for the last one: with two, finer tasks took up to 5 % longer than what they made more even. */
-static int uneven(const struct skl_work *w, int64_t threads)
+/* Columns that a block sees, on average over some of them: of a sequence or batch, whose heads are alike. */
+static double seen_columns(const struct skl_work *w, const struct skl_plan *plan)
 {
-    return (w->left >= 0 || w->right >= 0) && threads >= MANY_THREADS;
+    enum { SAMPLES = 16 };
+    struct skl_segment s = skl_segment_at(w, 0);
+    int64_t blocks = (s.rows + plan->block_rows - 1) / plan->block_rows, n = least(blocks, SAMPLES), seen = 0;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t row = (blocks * k / n) * plan->block_rows, end = least(row + plan->block_rows, s.rows), at[2][3];
+        skl_row_index(w, skl_segment_row(w, &s, row), at[0]);
+        skl_row_index(w, skl_segment_row(w, &s, end - 1), at[1]);
+        struct skl_range first = skl_row_range(w, &s, at[0]), last = skl_row_range(w, &s, at[1]);
+        seen += most(last.hi - (first.lo < first.hi ? first.lo : last.lo), 0);
+    }
+    return (double)seen / (double)n;
 }
 
-/* Chunks, of 'chunks', of a block that sees as many columns as a row does on average. */
+/* Blocks of a wave along a diagonal see different numbers of columns, so that tasks are of all sizes. Few threads do not
+ * wait long for the last one: with two, finer tasks took up to 5 % longer than what they made more even. */
+static int uneven(const struct skl_work *w, const struct skl_plan *plan, int64_t threads)
+{
+    return (w->left >= 0 || w->right >= 0) && !w->sequences && threads >= MANY_THREADS &&
+           seen_columns(w, plan) < (double)plan->columns;
+}
+
+/* How many of 'chunks' chunks a block has that sees as many columns as usual. */
 static int64_t usual_chunks(const struct skl_work *w, const struct skl_plan *plan, int64_t chunks)
 {
-    double seen = skl_elements(w) / ((double)w->rows * (double)plan->columns);
-    return least(chunks, most((int64_t)(seen * (double)plan->tiles), 1));
+    return least(chunks, (int64_t)(seen_columns(w, plan) / plan->bk) + 1);
 }
 
 /* How many threads' work 'threads' threads do in the same time: those that wait for the last task count for nothing.
@@ -51,7 +67,7 @@ static double reach(const struct skl_work *w, const struct skl_plan *plan, int t
     int64_t tasks = plan->blocks * plan->chunks, turns = (tasks + threads - 1) / threads;
     if (may_be_fine(w, plan))
         return threads;
-    if (!uneven(w, threads))
+    if (!uneven(w, plan, threads))
         return (double)tasks / (double)turns;
     tasks = plan->blocks * usual_chunks(w, plan, plan->chunks);
     return (double)tasks / (1 + (double)tasks / threads);
@@ -63,14 +79,16 @@ int64_t skl_most_blocks(const struct skl_work *w)
     return w->threads >= MANY_THREADS ? SKL_BLOCKS_BY_TILE : SKL_BLOCKS;
 }
 
-/* By tile: how many blocks at once, of 'from' or more, as few as give all threads as much to do. They are of different
- * groups, and a wave takes one of each. */
+/* By tile: how many blocks at once, of 'from' or more, as few as give all threads equal work. They are of different groups,
+ * and a wave takes one of each. */
 int64_t skl_even_blocks(const struct skl_work *w, const struct skl_plan *plan, int64_t groups, int64_t from)
 {
     double best = 0;
     int64_t even = from, threads = w->threads;
-    if (uneven(w, threads))
-        return most(from, (2 * threads - 1) / usual_chunks(w, plan, plan->tasks) + 1); /* tasks are of all sizes */
+    if (uneven(w, plan, threads)) { /* two tasks for each thread */
+        int64_t enough = (2 * threads - 1) / usual_chunks(w, plan, plan->tasks) + 1;
+        return most(from, least(enough, least(groups, skl_most_blocks(w))));
+    }
     for (int64_t blocks = from; blocks <= least(groups, skl_most_blocks(w)) && best < 0.9; blocks++) {
         int64_t whole = (blocks * plan->tasks + threads - 1) / threads, left = groups % blocks * plan->tasks;
         int64_t turns = groups / blocks * whole + (left + threads - 1) / threads;
@@ -122,11 +140,11 @@ static int fine_uneven(const struct skl_work *w, const struct skl_plan *plan)
     return fine;
 }
 
-/* Into how many parts of the panels each chunk is cut: as few as give all threads as much to do (0.95 of the longest), or
+/* Into how many parts of the panels each chunk is cut: as few as give all threads equal work (0.95 of the longest), or
  * 0 where chunks do (0.85: packing the columns for each part, and a phase more for db, cost something). */
 static int choose_fine(const struct skl_work *w, const struct skl_plan *plan)
 {
-    if (uneven(w, plan->threads))
+    if (uneven(w, plan, plan->threads))
         return fine_uneven(w, plan);
     int64_t chunks = plan->blocks * plan->chunks, tiles = (plan->tiles + plan->chunks - 1) / plan->chunks;
     double best = 0;
