@@ -228,6 +228,16 @@ static enum skl_status check_operands(const struct skl_problem *p, const struct 
 
 /* ----------------------------------------------------------------------------------------------- problem --- */
 
+/* Their number is multiplied by what a row has. */
+static enum skl_status check_row_count(const struct skl_problem *p)
+{
+    double rows = 1;
+    for (int i = 0; i < p->s.a.ndim - 1; i++) rows *= (double)p->s.a.shape[i];
+    return rows <= (double)SKL_LONGEST
+               ? SKL_OK
+               : skl_fail(SKL_BAD_ARGUMENT, "cannot use s.a with %.4g rows: there may be at most 2^40", rows);
+}
+
 static enum skl_status check_columns(const struct skl_problem *p)
 {
     int64_t m_s = p->s.b.shape[p->s.b.ndim - 2], m_t = p->t.a.data ? p->t.b.shape[p->t.b.ndim - 2] : m_s;
@@ -302,6 +312,7 @@ static enum skl_status check_problem(enum skl_call call, const struct skl_proble
 {
     TRY(check_numbers(p));
     TRY(check_operands(p, &p->s, &student_names));
+    TRY(check_row_count(p));
     TRY(check_teacher(call, p));
     TRY(check_columns(p));
     TRY(skl_check_rows("begin", &p->begin, p, SKL_I32, 0));

@@ -277,6 +277,23 @@ static void repeated(void)
     alarm(0);
 }
 
+/* More rows than there may be, in heads that repeat one place: a row's results are counted in bytes. */
+static void too_many_rows(void)
+{
+    static const float a[2];
+    const int64_t many = (int64_t)1 << 21;
+    struct skl_tensor x = skl_heads(SKL_F32, a, many, many, 1, 2);
+    x.stride[0] = x.stride[1] = x.stride[2] = 0;
+    struct skl_problem p = skl_attention(x, x, x, x);
+    struct skl_outputs out = skl_no_outputs();
+    size_t bytes;
+    double value;
+    out.value = &value;
+    test_context("2^42 rows");
+    CHECK_STATUS(skl_workspace_size(SKL_CALL_VALUE, &p, &out, &bytes), SKL_BAD_ARGUMENT);
+    CHECK(strstr(skl_last_error(), "s.a with 4.398e+12 rows") != NULL, "\"%s\"", skl_last_error());
+}
+
 static void outputs(void)
 {
     RULE(WRITERS | BACKWARD | SIZE, "out", "NULL", x.to = NULL);
@@ -415,6 +432,7 @@ int main(void)
     rows();
     contents();
     repeated();
+    too_many_rows();
     outputs();
     between_calls();
     messages();
