@@ -244,17 +244,10 @@ static void check_case(const struct bench *bench)
 {
     const struct kit_case *c = &bench->c;
     int linear = c->use == SKL_LINEAR, value = bench->call == SKL_CALL_VALUE;
-    if (c->heads % c->key_heads[S]) {
-        fprintf(stderr, "streamkl bench: cannot use --kv-heads = %lld: it must divide --heads = %lld\n",
-                (long long)c->key_heads[S], (long long)c->heads);
-        exit(EXIT_USAGE);
-    }
     const struct {
         int wrong;
         const char *together;
     } rules[] = {
-        {linear && (c->causal || c->left >= 0 || c->right >= 0 || c->batch * c->heads > 1),
-         "batch, heads, causal or windows with --op = linear"},
         {linear && (c->support || c->mix || c->lses), "--support, --mix or --lses with --op = linear"},
         {c->support_block && !c->support, "--support-block without --support"},
         {c->round_dz && c->dtype[S] != SKL_BF16, "--round-dz without --dtype = bf16"},
@@ -340,6 +333,7 @@ int command_bench(int argc, char **argv)
     kit_set_divergence(c, c->divergence);
     fill_usual(c);
     c->threads = (int)threads;
+    require_shape(&command, c);
     check_case(&bench);
     require_isa(&command, c->isa);
     require_device(&command, bench.device);

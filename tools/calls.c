@@ -31,6 +31,19 @@ void fill_usual(struct kit_case *c)
     c->dtype[T] = c->dtype[S];
 }
 
+void require_shape(const struct command *command, const struct kit_case *c)
+{
+    if (c->heads % c->key_heads[S]) {
+        fprintf(stderr, "streamkl %s: cannot use --kv-heads = %lld: it must divide --heads = %lld\n", command->name,
+                (long long)c->key_heads[S], (long long)c->heads);
+        exit(EXIT_USAGE);
+    }
+    if (c->use == SKL_LINEAR && (c->causal || c->left >= 0 || c->right >= 0 || c->batch > 1 || c->heads > 1)) {
+        fprintf(stderr, "streamkl %s: cannot use batch, heads, causal or windows with --op = linear\n", command->name);
+        exit(EXIT_USAGE);
+    }
+}
+
 /* ----------------------------------------------------------------------------------------------- the device --- */
 
 static void wait_for_device(void)

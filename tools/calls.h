@@ -20,6 +20,10 @@ struct kit_case usual_case(int use, int64_t rows, int64_t cols, int64_t dim);
 /* 0 in the options means what is usual for the operation. */
 void fill_usual(struct kit_case *c);
 
+/* Exits with EXIT_USAGE where options do not fit together that describe the shape. */
+struct command;
+void require_shape(const struct command *command, const struct kit_case *c);
+
 /* Memory of the CPU, or of the CUDA device; enum skl_device. */
 const struct kit_memory *memory_of(int device);
 

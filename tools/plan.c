@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Addresses that nobody reads, far enough apart for operands of any size. */
+/* Addresses that nobody reads, 4 TiB apart. */
 static struct skl_tensor nowhere(int use, int dtype, int k, int64_t batch, int64_t heads, int64_t n, int64_t dim)
 {
     const void *at = (const void *)((uintptr_t)(k + 1) << 42);
@@ -107,6 +107,7 @@ int command_plan(int argc, char **argv)
     options_parse(&command, argc, argv);
     require_isa(&command, c.isa);
     fill_usual(&c);
+    require_shape(&command, &c);
     c.threads = (int)threads;
     struct skl_problem p;
     struct skl_outputs out, saved;
