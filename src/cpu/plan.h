@@ -228,8 +228,9 @@ static inline int64_t skl_chunks_of(const struct skl_plan *plan, int64_t blocks,
     return chunks < tiles ? chunks : tiles;
 }
 
-/* Where dim is long, by slabs: tasks that the columns of a slab make, as many as there are threads; how many entries of da a task takes, whole strips
- * of the micro-kernel, and how many such tasks a side has, for da_row_parts parts of the rows. */
+/* Where dim is long, by slabs: tasks that the columns of a slab make, of recomputed ones one for each thread; how many
+ * entries of da a task takes, whole strips of the micro-kernel, and how many such tasks a side has, for da_row_parts
+ * parts of the rows. */
 static inline int64_t skl_slab_tasks(const struct skl_plan *plan)
 {
     enum { LEAST = 8 };
