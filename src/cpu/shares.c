@@ -30,18 +30,19 @@ static int may_be_fine(const struct skl_work *w, const struct skl_plan *plan)
            !plan->others;
 }
 
-/* Columns that a block sees, on average over some of them: of a sequence or batch, whose heads are alike. */
+/* Columns that a block sees of the window around the diagonal, on average over some blocks of a segment: all segments are
+ * alike. (Ranges of single rows are not looked at: a plan reads no tensor.) */
 static double seen_columns(const struct skl_work *w, const struct skl_plan *plan)
 {
     enum { SAMPLES = 16 };
     struct skl_segment s = skl_segment_at(w, 0);
-    int64_t blocks = (s.rows + plan->block_rows - 1) / plan->block_rows, n = least(blocks, SAMPLES), seen = 0;
+    int64_t rows = s.rows / w->together, of_block = most(plan->block_rows / w->together, 1);
+    int64_t blocks = (rows + of_block - 1) / of_block, n = least(blocks, SAMPLES), seen = 0;
     for (int64_t k = 0; k < n; k++) {
-        int64_t row = (blocks * k / n) * plan->block_rows, end = least(row + plan->block_rows, s.rows), at[2][3];
-        skl_row_index(w, skl_segment_row(w, &s, row), at[0]);
-        skl_row_index(w, skl_segment_row(w, &s, end - 1), at[1]);
-        struct skl_range first = skl_row_range(w, &s, at[0]), last = skl_row_range(w, &s, at[1]);
-        seen += most(last.hi - (first.lo < first.hi ? first.lo : last.lo), 0);
+        int64_t first = blocks * k / n * of_block, last = least(first + of_block, rows) - 1;
+        struct skl_range a = skl_window(first, rows, s.columns, w->left, w->right);
+        struct skl_range b = skl_window(last, rows, s.columns, w->left, w->right);
+        seen += most(least(b.hi, s.columns) - most(a.lo, 0), 0);
     }
     return (double)seen / (double)n;
 }
@@ -50,7 +51,7 @@ static double seen_columns(const struct skl_work *w, const struct skl_plan *plan
  * wait long for the last one: with two, finer tasks took up to 5 % longer than what they made more even. */
 static int uneven(const struct skl_work *w, const struct skl_plan *plan, int64_t threads)
 {
-    return (w->left >= 0 || w->right >= 0) && !w->sequences && threads >= MANY_THREADS &&
+    return (w->left >= 0 || w->right >= 0) && !w->sequences && !w->pool_block && threads >= MANY_THREADS &&
            seen_columns(w, plan) < (double)plan->columns;
 }
 
