@@ -35,7 +35,8 @@ WRITES = set(
 )
 WRITES_UNIFORM = re.compile(r"U[A-Z0-9]+|LDCU|S2UR|R2UR|VOTEU|REDUX")
 PAIRS = {"DADD", "DFMA", "DMUL", "DSETP"}  # their registers are pairs, and so are those of, for example, IADD.64
-PAIRS_64 = {"IADD", "MOV", "SEL"}
+PAIRS_64 = {"IADD", "ISETP", "MOV", "SEL"}
+CONVERTS = {"F2F", "F2I", "I2F"}  # from 64 bits, or to them: no harm in reading one register more
 
 
 class UnknownInstruction(Exception):
@@ -138,9 +139,11 @@ def _results(opcode: str, operands: list[str]) -> int:
 def _reads_pair(i: Instruction, at: int) -> bool:
     """Is the register of an operand one of two that are read? What is stored, or an address, decides nothing."""
     parts = i.opcode.split(".")[1:]
-    if i.name in PAIRS or (i.name in PAIRS_64 and "64" in parts):
+    if i.name in PAIRS or i.name in CONVERTS and ("F64" in parts or "S64" in parts or "U64" in parts):
         return True
-    return at == len(i.operands) - 1 and ("WIDE" in parts or parts[-1:] == ["F64"])  # what is added; F2F.F32.F64
+    if i.name in PAIRS_64 and any(part in ("64", "S64", "U64") for part in parts):
+        return True
+    return at == len(i.operands) - 1 and i.name == "IMAD" and ("WIDE" in parts or "HI" in parts)  # what is added
 
 
 def _fill(i: Instruction) -> None:

@@ -58,7 +58,7 @@ def _one(i: Instruction, state: bytearray, at: int) -> int:
 def _compare(i: Instruction, state: bytearray) -> int:
     """tid < 64 and its like: uniform, because the bits that vary do not reach the bound."""
     parts, bound = i.opcode.split("."), _constant(i.operands[3])
-    if bound is None or "AND" not in parts or i.operands[4] != "PT" or "EX" in parts:
+    if bound is None or "AND" not in parts or i.operands[4] != "PT" or {"EX", "S64", "U64"} & set(parts):
         return DIVERGENT
     low = (1 << _one(i, state, 2)) - 1
     return (
@@ -84,7 +84,7 @@ def _result(i: Instruction, state: bytearray) -> int:
         return 0 if i.opcode == "SHFL.IDX" and not _one(i, state, 3) and _constant(o[4]) == 31 else DIVERGENT
     if not any(state[r] for r in i.reads):
         return 0
-    if name == "MOV" or i.opcode.startswith("IMAD.MOV"):
+    if i.opcode == "MOV" or i.opcode.startswith("IMAD.MOV"):
         return max(_one(i, state, k) for k in range(1, len(o)) if not CONSTANT.fullmatch(o[k]) or k < 2)
     if i.opcode.startswith("SHF.R") and o[1] == "RZ" and (by := _constant(o[2])) is not None:
         return max(0, _one(i, state, 3) - by) if _one(i, state, 3) < DIVERGENT else DIVERGENT
