@@ -127,30 +127,37 @@ static void same_bits(void)
         }
 }
 
+/* One way to call it, with each number of threads; the first is 1. */
+static void same_for(const struct kit_case *c, enum kit_way way, const int *counts, int n)
+{
+    struct kit_fixture f;
+    struct snapshot one = {0};
+    test_build(&f, c);
+    for (int i = 0; i < n; i++) {
+        f.p.threads = counts[i];
+        test_context("%s, %d x %d, %s, %d threads", kit_way_names[way], (int)c->rows, (int)c->cols,
+                     kit_dtype_names[c->dtype[S]], counts[i]);
+        run(&f, way, NULL);
+        if (i == 0)
+            take_snapshot(&f, &one);
+        else
+            check_same(&f, &one, "against 1 thread");
+    }
+    free_snapshot(&one);
+    test_destroy(&f);
+}
+
 /* More threads than a block has chunks, or so many that chunks are uneven: these share its panels, and db is a phase of
  * its own. */
 static void more_than_chunks(void)
 {
     static const int counts[] = {1, 3, 26, 50};
     for (int k = 0; k < (test_quick() ? 2 : 12); k++) {
-        struct kit_fixture f;
         struct kit_case c = kit_attention_case(300, 3300, test_quick() ? 8 : 40);
-        struct snapshot one = {0};
         kit_set_smooth(&c, k / 2);
         c.causal = k / 2 % 2, c.own = k / 4 % 2, c.dtype[S] = k / 2 % 3, c.weights = k / 2 % 3;
         c.left = k / 2 % 3 == 2 ? 400 : -1;
-        test_build(&f, &c);
-        for (int n = 0; n < COUNT(counts); n++) {
-            f.p.threads = counts[n];
-            test_context("case %d, %s, %d threads", k / 2, k % 2 ? "value" : "together", f.p.threads);
-            run(&f, k % 2 ? KIT_VALUE : KIT_TOGETHER, NULL);
-            if (n == 0)
-                take_snapshot(&f, &one);
-            else
-                check_same(&f, &one, "against 1 thread");
-        }
-        free_snapshot(&one);
-        test_destroy(&f);
+        same_for(&c, k % 2 ? KIT_VALUE : KIT_TOGETHER, counts, COUNT(counts));
     }
 }
 
@@ -160,22 +167,9 @@ static void slabs(void)
     static const int counts[] = {1, 12, 40};
     static const enum kit_way ways[] = {KIT_BACKWARD, KIT_RECOMPUTE};
     for (int k = 0; k < (test_quick() ? 2 : 4); k++) {
-        struct kit_fixture f;
         struct kit_case c = kit_linear_case(90, test_quick() ? 3000 : 7000, 600);
-        struct snapshot one = {0};
         c.dtype[S] = c.dtype[T] = k / 2 ? SKL_BF16 : SKL_F32;
-        test_build(&f, &c);
-        for (int n = 0; n < COUNT(counts); n++) {
-            f.p.threads = counts[n];
-            test_context("%s of %s, %d threads", kit_way_names[ways[k % 2]], k / 2 ? "bf16" : "f32", f.p.threads);
-            run(&f, ways[k % 2], NULL);
-            if (n == 0)
-                take_snapshot(&f, &one);
-            else
-                check_same(&f, &one, "against 1 thread");
-        }
-        free_snapshot(&one);
-        test_destroy(&f);
+        same_for(&c, ways[k % 2], counts, COUNT(counts));
     }
 }
 

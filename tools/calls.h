@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+struct command;
+
 /* Positions are those of enum skl_call, of which bench has three; ends with NULL. */
 extern const char *const call_names[];
 
@@ -21,7 +23,6 @@ struct kit_case usual_case(int use, int64_t rows, int64_t cols, int64_t dim);
 void fill_usual(struct kit_case *c);
 
 /* Exits with EXIT_USAGE where options do not fit together that describe the shape. */
-struct command;
 void require_shape(const struct command *command, const struct kit_case *c);
 
 /* Memory of the CPU, or of the CUDA device; enum skl_device. */

@@ -50,14 +50,6 @@ static float bias_of(const struct skl_run *run, const struct skl_work_side *s, i
     return bias;
 }
 
-/* The next listed column, while the present one is multiplied: it is a page that the processor does not expect. Always
- * inline, as everything that only prefetches (kernels/products.h). */
-static inline __attribute__((always_inline)) void ask_for_column(const struct skl_work_side *s, int64_t id)
-{
-    const char *column = skl_operand_at(&s->b, 0, 0, id);
-    for (int64_t byte = 0; byte < s->dim * skl_size_of(s->b.dtype); byte += 64) __builtin_prefetch(column + byte);
-}
-
 void skl_gather_scores(const struct skl_worker *w, struct skl_block *block, int panel)
 {
     const struct skl_run *run = w->run;
@@ -69,7 +61,7 @@ void skl_gather_scores(const struct skl_worker *w, struct skl_block *block, int 
         const float *a = row_of(w, block, row);
         for (int64_t k = 0; k < block->lists[row].n; k++) {
             if (k + 1 < block->lists[row].n)
-                ask_for_column(s, e[k + 1].id);
+                skl_ask_for_row(&s->b, 0, 0, e[k + 1].id, s->dim);
             float x[SKL_NR_MAX] = {kernels->dot(s->dim, a, column_of(w, e[k].id)) + bias_of(run, s, e[k].id)};
             if (s->softcap > 0)
                 kernels->softcap(1, x, (float)s->inner, s->softcap);

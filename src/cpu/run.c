@@ -322,16 +322,6 @@ static void do_waves(struct skl_worker *w)
     }
 }
 
-/* Always inline, as everything that only prefetches (kernels/products.h). */
-static inline __attribute__((always_inline)) void ask_for_rows(const struct skl_operand *x, int64_t batch, int64_t head,
-                                                               int64_t first, int64_t n, int64_t dim)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const char *row = skl_operand_at(x, batch, head, first + i);
-        for (int64_t byte = 0; byte < dim * skl_size_of(x->dtype); byte += 64) __builtin_prefetch(row + byte, 0, 2);
-    }
-}
-
 /* The next group's first segment into L2, where it is short: it is over before the processor sees a pattern in it, and
  * packing would wait for each line. */
 static inline __attribute__((always_inline)) void ask_for_group(const struct skl_run *run, int64_t group)
@@ -346,8 +336,8 @@ static inline __attribute__((always_inline)) void ask_for_group(const struct skl
         int64_t head = skl_head_of(x, s.head, x->member);
         if (!x->dim || (s.rows + s.columns) * x->dim > MOST)
             continue;
-        ask_for_rows(&x->a, s.batch, head, s.query, s.rows, x->dim);
-        ask_for_rows(&x->b, s.batch, head / x->group, s.column, s.columns, x->dim);
+        for (int64_t i = 0; i < s.rows; i++) skl_ask_for_row(&x->a, s.batch, head, s.query + i, x->dim);
+        for (int64_t i = 0; i < s.columns; i++) skl_ask_for_row(&x->b, s.batch, head / x->group, s.column + i, x->dim);
     }
 }
 

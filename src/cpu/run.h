@@ -75,6 +75,15 @@ static inline double skl_shift(const struct skl_run *run, float old_p, float now
            (double)run->unit[1] * ((double)old_q - (double)now_q);
 }
 
+/* A row of an operand into L2, ahead of its use: rows far apart are not what the processor expects. Always inline, as
+ * everything that only prefetches (kernels/products.h). */
+static inline __attribute__((always_inline)) void skl_ask_for_row(const struct skl_operand *x, int64_t batch,
+                                                                  int64_t head, int64_t row, int64_t dim)
+{
+    const char *at = skl_operand_at(x, batch, head, row);
+    for (int64_t byte = 0; byte < dim * skl_size_of(x->dtype); byte += 64) __builtin_prefetch(at + byte, 0, 2);
+}
+
 /* schedule.c: one task of a phase, and all of them: 'parts' for each block, or 'parts' of the block that the thread
  * works on alone. */
 typedef void skl_task(struct skl_worker *w, struct skl_block *block, int64_t part);
